@@ -174,7 +174,7 @@ impl Fetch<'_> {
             has_begun.set(true);
             let failed = |error| NotLoaded::Failure(Failure::system("read what CMD writes", error));
             let (mut collector, pipe) = Collector::start(events.waker()).map_err(failed)?;
-            let rules = Rules { ttl: cache.lease, grace: GRACE, max_hold: None, on_loss: OnLoss::Terminate };
+            let rules = Rules { grace: GRACE, max_hold: None, on_loss: OnLoss::Terminate };
             let mut work = Foreground::new(&cache.key, program, rules, supervisor, lease);
             let variables = vec![("TENURE_NAME", cache.key.clone())];
             let streams = Streams { input: None, output: Some(&pipe) };

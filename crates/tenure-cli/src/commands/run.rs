@@ -136,8 +136,8 @@ impl LockedRun<'_> {
         if arguments.leader {
             messages.message(&format!("leading {:?} under token {}", arguments.name, lease.token()));
         }
-        let Run { ttl, grace, max_hold, on_loss, .. } = *arguments;
-        let rules = Rules { ttl, grace, max_hold, on_loss };
+        let Run { grace, max_hold, on_loss, .. } = *arguments;
+        let rules = Rules { grace, max_hold, on_loss };
         let mut work = Foreground::new(&arguments.name, program, rules, supervisor, lease);
         let mut variables = vec![("TENURE_NAME", arguments.name.clone())];
         variables.extend(lease.slot().map(|slot| ("TENURE_SLOT", slot.to_string())));

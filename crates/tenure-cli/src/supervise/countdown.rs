@@ -19,6 +19,7 @@ const KILL_AGAIN: Duration = Duration::from_secs(1);
 
 /// The countdown of one lease.
 pub(crate) struct Countdown {
+    /// What each renewal gives at most. The ttl that was asked for may be longer, and a part of that never left.
     ttl: Duration,
     grace: Duration,
     /// Since when the work has the lease.
@@ -31,9 +32,9 @@ pub(crate) struct Countdown {
 
 impl Countdown {
     /// Begins when the lease is granted.
-    pub(crate) fn new(lease: &Lease, ttl: Duration, grace: Duration) -> Countdown {
+    pub(crate) fn new(lease: &Lease, grace: Duration) -> Countdown {
         let deadline = lease.deadline();
-        let granted_at = clock::now();
+        let (ttl, granted_at) = (lease.ttl(), clock::now());
         Countdown { ttl, grace, granted_at, first_deadline: deadline, sent_deadline: deadline }
     }
 

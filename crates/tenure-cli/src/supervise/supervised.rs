@@ -26,7 +26,6 @@ const STOOD_STILL: Duration = Duration::from_millis(250);
 /// The times of a lease, and what happens at its end.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Rules {
-    pub(crate) ttl: Duration,
     pub(crate) grace: Duration,
     pub(crate) max_hold: Option<Duration>,
     pub(crate) on_loss: OnLoss,
@@ -109,7 +108,7 @@ impl<'a, L: Leased + 'a> Supervised<'a, L> {
         let watched = leased.clone();
         Supervised {
             rules,
-            countdown: Countdown::new(leased.lease(), rules.ttl, rules.grace),
+            countdown: Countdown::new(leased.lease(), rules.grace),
             looks_at: clock::now(),
             lost: Some(Box::pin(async move { watched.lease().lost().await })),
             leased,

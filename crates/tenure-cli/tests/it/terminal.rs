@@ -259,8 +259,9 @@ fn a_line_shows_how_far_a_worker_is_and_ctrl_c_lets_it_finish() {
 fn a_terminal_that_is_stopped_ends_no_work() {
     let world = World::new();
     crate::queue::push(&world, "x", &["a"]);
-    let script = "echo began >> log; sleep 7; echo ended >> log";
-    let worker = [tenure(), "queue", "work", "x", "--ttl", "3s", "--", "sh", "-c", script];
+    // Work is ended where a renewal is late by a third of the ttl.
+    let script = "echo began >> log; sleep 9; echo ended >> log";
+    let worker = [tenure(), "queue", "work", "x", "--ttl", "6s", "--", "sh", "-c", script];
     let session = Session::start(&world, &worker);
     session.wait_for("1 in flight", 1);
     session.type_in("\x13");

@@ -44,6 +44,18 @@ fn a_ttl_that_the_death_of_the_client_does_not_heed_is_told() {
     assert!(code(&output) == 0 && !stderr(&output).contains("dies"), "{output:?}");
 }
 
+/// A renewal gives no more than the session lives, which is less than the grace that work has by default.
+#[test]
+fn work_goes_on_after_its_renewals_where_the_session_is_shorter_than_the_grace() {
+    let server = ZooKeeperServer::start(&ZooKeeperOptions::default());
+    let world = World::on(format!("{}?session_timeout=6s&tick=200ms", server.url()));
+    let output = world.run(&["x"], "sleep 4");
+    assert!(code(&output) == 0, "{output:?}");
+    crate::queue::push(&world, "q", &["item"]);
+    let output = world.output(&["queue", "work", "q", "--drain", "--", "sleep", "4"]);
+    assert!(code(&output) == 0, "{output:?}");
+}
+
 #[test]
 fn a_new_leader_is_not_noticed() {
     let ensemble = ZooKeeperEnsemble::start(&ZooKeeperOptions::default());

@@ -60,6 +60,7 @@ use crate::model::token::Token;
 /// let claim = lease.claim();
 /// let slot = lease.slot();
 /// let left = lease.expires_in();
+/// let ttl = lease.ttl();
 /// let deadline = lease.deadline();
 /// let is_lost = lease.is_lost();
 /// let is_confirmed = lease.is_confirmed();
@@ -192,6 +193,14 @@ impl Lease {
     /// `let left = lease.expires_in();`
     pub fn expires_in(&self) -> Duration {
         self.state.deadline().since(self.connection.shared.clock.now())
+    }
+
+    /// Returns how long the lease lives after each renewal at most: the ttl that was asked for, or less where the store gives up a client
+    /// that is silent for less time, as ZooKeeper does when its session ends.
+    ///
+    /// `let ttl = lease.ttl();`
+    pub fn ttl(&self) -> Duration {
+        self.state.terms().ttl.min(self.connection.shared.engine.capability().silence_max)
     }
 
     /// Returns the last deadline that the lease had, on the clock of this machine, even if it is lost already.

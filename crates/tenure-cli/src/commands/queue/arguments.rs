@@ -123,7 +123,7 @@ If CMD exits with 0, the item is done. Otherwise it is handed out again: after 1
 as --retry-after says; its group waits meanwhile. After --max-attempts it is a dead letter, with the exit code as its reason \
 (`tenure queue dead`).
 
-The item is renewed while CMD runs. If it cannot be, CMD gets SIGTERM at --grace (at most a third of --ttl) before the end and SIGKILL \
+The item is renewed while CMD runs. If it cannot be, CMD gets SIGTERM at --grace (at most a third of --ttl, or of the time after which the store gives up a silent client) before the end and SIGKILL \
 just before it, and the item is handed out to another. If `tenure` itself is killed (`kill -9`), CMD is killed; if it is stopped for \
 longer than --ttl, CMD is killed at the end. An item can so be begun twice: let what CMD writes to check TENURE_TOKEN.
 

@@ -265,8 +265,8 @@ impl<'a> WorkerPool<'a> {
         if let Some(context) = delivery.context() {
             traces::link(delivery.lease(), context);
         }
-        let Work { ttl, grace, .. } = *self.arguments;
-        let rules = Rules { ttl, grace, max_hold: None, on_loss: OnLoss::Terminate };
+        let grace = self.arguments.grace;
+        let rules = Rules { grace, max_hold: None, on_loss: OnLoss::Terminate };
         let supervised = Supervised::new(Arc::new(delivery), rules);
         let lane = &mut self.lanes[number];
         let started = match &lane.keeper {

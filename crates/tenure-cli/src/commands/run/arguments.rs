@@ -17,7 +17,7 @@ The work is CMD and every process that it starts, but for those that begin a ses
 start a daemon that is to outlive the lock that way. When CMD has ended and others of the work are left, they \
 are ended too (SIGTERM, after --grace SIGKILL) before the lock is released.
 
-If the lease cannot be renewed, the work gets SIGTERM at --grace (at most a third of --ttl) before the lease's \
+If the lease cannot be renewed, the work gets SIGTERM at --grace (at most a third of --ttl, or of the time after which the store gives up a silent client) before the lease's \
 end and SIGKILL just before it. If the lease is broken by somebody (`tenure release`), it gets SIGTERM at once. \
 If `tenure` itself is killed (`kill -9`), the work is killed and then the lock is free; if it is stopped for \
 longer than --ttl (SIGSTOP, Ctrl-Z without `fg`), the work is killed at the end of the lease.
