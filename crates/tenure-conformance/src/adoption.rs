@@ -302,8 +302,9 @@ pub async fn holds_are_released_by_their_ids(setup: &dyn Setup) {
 pub async fn max_hold_counts_on(setup: &dyn Setup) {
     let (client, other) = (setup.client().await, setup.client().await);
     let by = if can_adopt(client.capability()) { &other } else { &client };
-    let ttl = setup.ttl(2 * SHORT).await;
-    let (name, max_hold) = (name("long"), ttl * 3);
+    // A renewal that is late by a third of it is no end yet.
+    let ttl = setup.ttl(4 * SHORT).await;
+    let (name, max_hold) = (name("long"), ttl * 2);
     // Elsewhere a client counts it, and another one that has only the id does not know of it.
     let store_counts = client.capability().hand_over == HandOver::Window || !can_adopt(client.capability());
     let lock = client.mutex(&name).ttl(ttl).max_hold(max_hold);

@@ -116,9 +116,8 @@ pub async fn a_leader_that_is_cut_off_campaigns_again(setup: &dyn Setup) {
     };
     let mends = async {
         // An answer from before the cut says nothing of its end.
-        let has_ended = async || {
-            is_cut.get() && other.election(&name).leader().await.expect("an answer").is_none()
-        };
+        let has_ended =
+            async || is_cut.get() && other.election(&name).leader().await.expect("an answer").is_none();
         setup.eventually("the term ends", has_ended).await;
         // By then a campaign has failed.
         pause(SHORT * 2).await;

