@@ -100,6 +100,20 @@ fn a_client_that_was_not_heard_of_begins_a_new_life() {
     assert_nothing_is_left(&other);
 }
 
+/// What is first known of a session after a silence leaves less than a third of it: the next answer leaves all of it.
+#[test]
+fn a_lease_outlives_a_server_that_stood_still_for_most_of_its_session() {
+    let server = start();
+    let client = connect(&format!("{}?session_timeout=10s&tick=200ms", server.url()));
+    let mutex = client.mutex("m").ttl(Duration::from_secs(10));
+    let lease = pollster::block_on(mutex.acquire()).expect("it is free");
+    server.stop();
+    pause(Duration::from_secs(7));
+    server.cont();
+    pause(Duration::from_secs(5));
+    assert!(!lease.is_lost(), "it was renewed when the server went on");
+}
+
 /// Servers agree on a session's timeout at each connection anew, and need not allow the same.
 #[test]
 fn a_server_that_allows_less_time_takes_the_leases_and_nobody_holds_beside_them() {

@@ -483,11 +483,23 @@ impl Ledger {
     pub(super) fn schedule_renewal(&mut self, now: &Now<'_>, index: u32) {
         let entry = &self.entries[index as usize];
         let ttl = entry.lease.terms().ttl;
-        let third = ttl.min(self.identity.silence_max) / 3;
+        let mut third = ttl.min(self.identity.silence_max) / 3;
+        if !self.is_held_out(index) {
+            // A store that was silent for long may know of less: it is asked again before that is over.
+            let left = entry.lease.deadline().since(now.at);
+            third = third.min((left / 2).max(third / 16));
+        }
         // Up to a tenth earlier, so that leases that began together do not stay together.
         let jitter = Duration::from_nanos((now.random)() % (third.as_nanos() as u64 / 10));
         let at = coarse(now.at + third - jitter, ttl).min(self.loss_due(index));
         self.schedule.set(index, at);
+    }
+
+    /// Whether a lease is renewed until its `max_hold`, a little before which it ends, since deadlines have a margin.
+    fn is_held_out(&self, index: u32) -> bool {
+        let lease = &self.entries[index as usize].lease;
+        let near = lease.terms().ttl / 20;
+        self.max_holds.get(&index).is_some_and(|ends_at| lease.last_deadline() + near >= *ends_at)
     }
 
     fn queue_renewal(&mut self, index: u32) {
@@ -667,12 +679,7 @@ impl Ledger {
 
     /// The deadline of a held lease has passed.
     pub(super) fn expire(&mut self, now: &Now<'_>, index: u32) {
-        let lease = &self.entries[index as usize].lease;
-        // A lease that was renewed to the last ends a little before its `max_hold` does, since deadlines have a margin.
-        let near = lease.terms().ttl / 20;
-        let is_held_out =
-            self.max_holds.get(&index).is_some_and(|ends_at| lease.last_deadline() + near >= *ends_at);
-        let reason = if is_held_out { LossReason::MaxHold } else { LossReason::NotRenewed };
+        let reason = if self.is_held_out(index) { LossReason::MaxHold } else { LossReason::NotRenewed };
         self.lose(now, index, reason);
     }
 

@@ -454,6 +454,24 @@ fn a_delivery_that_has_ended_is_not_handed_to_its_user() {
     }
 }
 
+/// A store that was silent for long may know of less than a third of the ttl. Of what `max_hold` ends, more cannot be had.
+#[test]
+fn a_lease_that_is_granted_for_little_is_renewed_before_that_is_over() {
+    for (max_hold, renewed) in [(None, 1), (Some(TTL / 4), 0)] {
+        let (mut ledger, mut request) = (ledger(), request());
+        Arc::make_mut(&mut request.terms).limits.max_hold = max_hold;
+        let at = Instant::default() + Duration::from_secs(3600);
+        let key = ledger.submit(&now(at), request);
+        let (claims, _) = ledger.take_claims(at, Shard(0), 1, 1);
+        let grant = Grant { token: Token::new(1), slot: None, ends_in: TTL / 4 };
+        ledger.on_claim(&now(at), claims[0], Ok(ClaimAnswer::Granted(grant)));
+        assert!(matches!(ledger.poll(&now(at), key, None), Some(Ok(ClaimOutcome::Lease(_)))));
+        ledger.on_due(&now(at + TTL / 6));
+        let (renewals, _) = ledger.take_renewals(at + TTL / 6, Lane::Renewals, Shard(0), 1);
+        assert_eq!(renewals.len(), renewed, "with a max_hold of {max_hold:?}");
+    }
+}
+
 /// Has a lease granted, and a renewal of it sent.
 fn renewing(ledger: &mut Ledger, at: Instant) -> (Key, Sent, Arc<LeaseState>) {
     let key = ledger.submit(&now(at), request());
