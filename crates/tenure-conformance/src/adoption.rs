@@ -519,7 +519,8 @@ pub async fn deliveries_are_renewed_and_settled_by_their_ids(setup: &dyn Setup) 
     let Some(adopts) = queues(setup, check, None).await else { return };
     let (client, other) = (setup.client().await, setup.client().await);
     let by = if adopts == Adopts::AnyClient { &other } else { &client };
-    let (name, ttl) = (name("by-id"), 2 * SHORT);
+    // Four are taken one after the other before any is renewed.
+    let (name, ttl) = (name("by-id"), 4 * SHORT);
     let (queue, by) = (client.queue(&name).ttl(ttl), by.queue(&name).max_attempts(1));
     let mut claims = Vec::new();
     for payload in ["acknowledged", "retried", "failed", "put back"] {
@@ -527,7 +528,7 @@ pub async fn deliveries_are_renewed_and_settled_by_their_ids(setup: &dyn Setup) 
         claims.push(next(setup, &queue).await.detach().expect("it is held").claim());
     }
     let start = now();
-    while now().since(start) < ttl * 3 {
+    while now().since(start) < ttl * 2 {
         let mut asked = claims.clone();
         asked.push(ClaimId::new(4711));
         let kept = setup.within("renewals are answered", by.detached().renew(asked)).await;

@@ -8,11 +8,11 @@ use std::time::Duration;
 use futures_util::future::{poll_immediate, try_join_all};
 use pollster::block_on;
 use tenure_conformance::queue_crew;
-use tenure_core::{Delivery, ErrorKind, Tenure};
+use tenure_core::{Delivery, ErrorKind, Settings, Tenure};
 use tenure_testkit::zookeeper::{ZooKeeperEnsemble, ZooKeeperOptions, ZooKeeperServer};
 use tenure_testkit::{Loss, PATIENCE, Proxy, wait_for};
 
-use crate::conformance::BRIEF;
+use crate::conformance::{BRIEF, connector};
 use crate::crew::{connect, now, pause, raw};
 
 /// Longer than a wake takes, and shorter than it takes an idle consumer to look by itself.
@@ -410,7 +410,10 @@ mod alone {
         const ITEMS: usize = 1500;
         let server = start();
         let (proxy, url) = behind_a_proxy(&server);
-        let (fleet, client) = (connect(&url), connect(&brief(&server)));
+        // Fifteen hundred takes at once are many for a busy server.
+        let patient = Settings::new().answer_timeout(PATIENCE);
+        let fleet = block_on(Tenure::connect_with(connector(&url), patient)).expect("a client connects");
+        let client = connect(&brief(&server));
         block_on(async {
             let (queue, name) = (client.queue("q"), |item: usize| format!("group {}", item * 7919 % 10_007));
             let pushes = (0..ITEMS).map(|item| queue.push(vec![7; 1000]).group(&name(item)).into_future());
