@@ -10,6 +10,7 @@ pub(crate) mod floors;
 pub(crate) mod handed_out;
 pub(crate) mod lease_state;
 pub(crate) mod ledger;
+pub(crate) mod log_relay;
 pub(crate) mod queue_client;
 pub(crate) mod queue_requests;
 mod renewal;

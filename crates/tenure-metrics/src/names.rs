@@ -128,7 +128,7 @@ metrics! {
     FOLDED "tenure_scopes_folded_total" Counter Sum ["engine"]
         "How often something was named that is counted as other: the limit of label values is reached.";
     EVENTS_DROPPED "tenure_events_dropped_total" Counter Sum ["engine"]
-        "Events that a log or a listener was too slow for.";
+        "Events, and lines of engines, that a log or a listener was too slow for.";
     INFO "tenure_info" Gauge Most ["version"]
         "1, for the version.";
     RUN_RUNNING "tenure_run_running" Gauge Most ["name"]

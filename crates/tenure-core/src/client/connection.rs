@@ -65,7 +65,7 @@ pub(crate) struct Shared {
     has_ended: AtomicBool,
     ledger: StdMutex<Ledger>,
     /// Tells what happens.
-    pub(crate) teller: Teller,
+    pub(crate) teller: Arc<Teller>,
     /// Which names are counted together. `None`: nothing is counted.
     scopes: Option<StdMutex<Scopes>>,
     floors: StdMutex<Floors>,
@@ -383,16 +383,27 @@ impl Shared {
     }
 }
 
-impl Shared {
-    /// Returns what makes the state of a client, once it is connected.
-    pub(crate) fn maker(
-        clock: Arc<dyn Clock>,
-        client: ClientId,
-        settings: Settings,
-    ) -> impl FnOnce(Arc<dyn DynEngine>, tokio::runtime::Handle) -> Arc<Shared> + Send {
+/// A client that is not connected yet.
+pub(crate) struct NewClient {
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) client: ClientId,
+    pub(crate) teller: Arc<Teller>,
+    settings: Settings,
+}
+
+impl NewClient {
+    pub(crate) fn new(clock: Arc<dyn Clock>, settings: Settings) -> NewClient {
+        let client = ClientId::new(clock.random());
+        let teller = Arc::new(Teller::new(settings.listener.clone()));
+        NewClient { clock, client, teller, settings }
+    }
+
+    /// Returns the state of the client, which is connected now.
+    pub(crate) fn shared(self, engine: Arc<dyn DynEngine>, runtime: tokio::runtime::Handle) -> Arc<Shared> {
+        let NewClient { clock, client, teller, settings } = self;
         let label = Label::new(&host(), std::process::id(), &program(), &settings.label);
-        move |engine: Arc<dyn DynEngine>, runtime| {
-            let identity = Identity {
+        let identity =
+            Identity {
                 client,
                 engine: engine.name(),
                 has_listener: settings.listener.is_some(),
@@ -411,37 +422,38 @@ impl Shared {
                     })
                 },
             };
-            let terms = Arc::new(Terms::of_mutex(label));
-            Arc::new(Shared {
-                engine,
-                clock,
-                client,
-                last_terms: StdMutex::new(terms.clone()),
-                terms,
-                ended: Notify::new(),
-                has_ended: AtomicBool::new(false),
-                ledger: StdMutex::new(Ledger::new(identity)),
-                teller: Teller::new(settings.listener.clone()),
-                scopes: settings
-                    .is_counting()
-                    .then(|| StdMutex::new(Scopes::new(settings.scopes.clone(), settings.scopes_max))),
-                settings,
-                floors: StdMutex::default(),
-                kept: OnceLock::new(),
-                queue_client: QueueClient::default(),
-                pid: std::process::id(),
-                runtime,
-                alarms: Alarms::default(),
-                timers: StdMutex::default(),
-                has_reported_coarse_ttl: AtomicBool::new(false),
-                is_closing: AtomicBool::new(false),
-                is_poked: AtomicBool::new(false),
-                waker: AtomicWaker::new(),
-                sleeps_until: AtomicU64::new(0),
-            })
-        }
+        let terms = Arc::new(Terms::of_mutex(label));
+        Arc::new(Shared {
+            engine,
+            clock,
+            client,
+            last_terms: StdMutex::new(terms.clone()),
+            terms,
+            ended: Notify::new(),
+            has_ended: AtomicBool::new(false),
+            ledger: StdMutex::new(Ledger::new(identity)),
+            teller,
+            scopes: settings
+                .is_counting()
+                .then(|| StdMutex::new(Scopes::new(settings.scopes.clone(), settings.scopes_max))),
+            settings,
+            floors: StdMutex::default(),
+            kept: OnceLock::new(),
+            queue_client: QueueClient::default(),
+            pid: std::process::id(),
+            runtime,
+            alarms: Alarms::default(),
+            timers: StdMutex::default(),
+            has_reported_coarse_ttl: AtomicBool::new(false),
+            is_closing: AtomicBool::new(false),
+            is_poked: AtomicBool::new(false),
+            waker: AtomicWaker::new(),
+            sleeps_until: AtomicU64::new(0),
+        })
     }
+}
 
+impl Shared {
     /// Says once that the hold of a dead client lasts longer than the ttl that was asked for.
     pub(crate) fn report_coarse_ttl(&self, resource: &Name, ttl: Duration) {
         let capability = self.engine.capability();

@@ -2,7 +2,8 @@
 //!
 //! A log or a listener may block for as long as it likes, panic, or call the client. So what happened under the lock of the ledger
 //! is told after it is free. On a user's thread that is at once, where the event belongs to what the user is doing and
-//! in its span. The client's own thread hands its events to one of their own, `tenure-events`, which begins with the first of them.
+//! in its span. The client's own thread hands its events to one of their own, `tenure-events`, which begins with the first of them, and
+//! so it does with the lines that engines and their libraries log on it (`client/log_relay.rs`).
 
 use std::cell::Cell;
 use std::collections::VecDeque;
@@ -12,11 +13,14 @@ use std::time::Duration;
 
 use tracing::Span;
 
+use crate::client::log_relay::LogLine;
 use crate::client::trace::{self, SharedSpan, quietly};
 use crate::event::{Happened, Listener};
 
 /// The most events that wait to be told. A burst of losses after a failover fits in, and if nothing takes them they cost 1 MB.
 const EVENTS_MAX: usize = 4096;
+/// Lines of a log are dropped while so much waits: a library that logs each frame must not push out the loss of a lease.
+const BEFORE_LINE_MAX: usize = EVENTS_MAX / 2;
 /// How long the end of a client waits for its last events to be told.
 const FLUSH_MAX: Duration = Duration::from_secs(1);
 
@@ -39,6 +43,12 @@ pub(crate) struct Telling {
     pub(crate) span: Option<SharedSpan>,
 }
 
+/// What the client's own thread has another one tell.
+enum Later {
+    Event(Telling),
+    Log(LogLine),
+}
+
 /// See the top of the file.
 pub(crate) struct Teller {
     listener: Option<Arc<dyn Listener>>,
@@ -56,7 +66,7 @@ struct Line {
 
 #[derive(Default)]
 struct State {
-    events: VecDeque<Telling>,
+    waiting: VecDeque<Later>,
     /// Spans of events that were dropped: they end where a subscriber may block.
     orphans: Vec<Span>,
     is_telling: bool,
@@ -82,19 +92,26 @@ impl Teller {
     pub(crate) fn tell(&self, events: Vec<Telling>) {
         // What a listener brings about is told after it has returned: within it, one that claims at each grant would never end.
         if IS_IO.get() || IS_TELLING.get() {
-            events.into_iter().for_each(|telling| self.tell_later(telling));
+            events.into_iter().for_each(|telling| self.tell_later(Later::Event(telling)));
         } else {
             events.into_iter().for_each(|telling| tell_now(self.listener.as_deref(), telling));
         }
     }
 
-    fn tell_later(&self, telling: Telling) {
+    /// Has a line of a log written.
+    pub(crate) fn write_later(&self, line: LogLine) {
+        self.tell_later(Later::Log(line));
+    }
+
+    fn tell_later(&self, later: Later) {
         let line = self.line.get_or_init(|| Line::begin(self.listener.clone()));
         let is_in_line = match line {
-            Some(line) => line.push(telling),
+            Some(line) => line.push(later),
             None => {
-                // No thread may end it: it is rather leaked.
-                std::mem::forget(telling.span);
+                // No thread may end the span: it is rather leaked.
+                if let Later::Event(telling) = later {
+                    std::mem::forget(telling.span);
+                }
                 false
             }
         };
@@ -106,7 +123,7 @@ impl Teller {
     /// Waits until what has happened is told, but not for long. Only where nothing has to be renewed any more.
     pub(crate) fn flush(&self) {
         if let Some(Some(line)) = self.line.get() {
-            let is_busy = |state: &mut State| state.is_telling || !state.events.is_empty();
+            let is_busy = |state: &mut State| state.is_telling || !state.waiting.is_empty();
             // A listener that blocks does not keep the client from ending.
             drop(line.changed.wait_timeout_while(line.state(), FLUSH_MAX, is_busy));
         }
@@ -139,14 +156,18 @@ impl Line {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn push(&self, telling: Telling) -> bool {
+    fn push(&self, later: Later) -> bool {
         let mut state = self.state();
-        let has_room = state.events.len() < EVENTS_MAX;
+        let most = match later {
+            Later::Event(_) => EVENTS_MAX,
+            Later::Log(_) => BEFORE_LINE_MAX,
+        };
+        let has_room = state.waiting.len() < most;
         if has_room {
-            state.events.push_back(telling);
+            state.waiting.push_back(later);
             drop(state);
             self.changed.notify_all();
-        } else {
+        } else if let Later::Event(telling) = later {
             // Only the last copy ends one: others go on, and there may be any number of events of each.
             state.orphans.extend(telling.span.and_then(Arc::into_inner));
         }
@@ -154,12 +175,15 @@ impl Line {
     }
 
     fn serve(&self, listener: Option<&dyn Listener>) {
-        while let Some(telling) = self.next() {
-            tell_now(listener, telling);
+        while let Some(later) = self.next() {
+            match later {
+                Later::Event(telling) => tell_now(listener, telling),
+                Later::Log(line) => telling(|| line.write()),
+            }
         }
     }
 
-    fn next(&self) -> Option<Telling> {
+    fn next(&self) -> Option<Later> {
         // Not dropped under the lock, since that ends them.
         let orphans = std::mem::take(&mut self.state().orphans);
         for orphan in orphans {
@@ -168,24 +192,29 @@ impl Line {
         let mut state = self.state();
         state.is_telling = false;
         self.changed.notify_all();
-        let is_idle = |state: &mut State| state.events.is_empty() && !state.is_closed;
+        let is_idle = |state: &mut State| state.waiting.is_empty() && !state.is_closed;
         let mut state = self.changed.wait_while(state, is_idle).unwrap_or_else(PoisonError::into_inner);
-        let next = state.events.pop_front();
+        let next = state.waiting.pop_front();
         state.is_telling = next.is_some();
         next
     }
 }
 
-/// Tells one event. What panics in it ends there: a lease that was just granted must reach its user.
+/// Tells one event.
 fn tell_now(listener: Option<&dyn Listener>, Telling { happened, span }: Telling) {
-    let was_telling = IS_TELLING.replace(true);
-    quietly(|| {
+    telling(|| {
         happened.event.log(happened.engine);
         if let Some(span) = span {
             trace::note(&span, &happened.event);
         }
     });
-    quietly(|| listener.into_iter().for_each(|listener| listener.on_event(&happened)));
+    telling(|| listener.into_iter().for_each(|listener| listener.on_event(&happened)));
+}
+
+/// Calls what is the user's code. What panics in it ends there: a lease that was just granted must reach its user.
+fn telling(tell: impl FnOnce()) {
+    let was_telling = IS_TELLING.replace(true);
+    quietly(tell);
     IS_TELLING.set(was_telling);
 }
 
@@ -216,10 +245,10 @@ mod tests {
             span: Some(span),
         };
         let held = Arc::new(Span::none());
-        (0..EVENTS_MAX).for_each(|_| assert!(line.push(telling(held.clone()))));
-        (0..EVENTS_MAX).for_each(|_| assert!(!line.push(telling(held.clone()))));
+        (0..EVENTS_MAX).for_each(|_| assert!(line.push(Later::Event(telling(held.clone())))));
+        (0..EVENTS_MAX).for_each(|_| assert!(!line.push(Later::Event(telling(held.clone())))));
         assert_eq!(line.state().orphans.len(), 0, "the holder ends it");
-        assert!(!line.push(telling(Arc::new(Span::none()))));
+        assert!(!line.push(Later::Event(telling(Arc::new(Span::none())))));
         assert_eq!(line.state().orphans.len(), 1, "the thread that tells ends it");
     }
 
@@ -245,7 +274,7 @@ mod tests {
             teller
                 .line
                 .get()
-                .is_some_and(|line| line.as_ref().is_some_and(|line| line.state().events.is_empty()))
+                .is_some_and(|line| line.as_ref().is_some_and(|line| line.state().waiting.is_empty()))
         );
     }
 }

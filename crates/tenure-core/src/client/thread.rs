@@ -1,6 +1,7 @@
 //! The thread `tenure-io`: moves what waits to be sent to the engine, in calls by lane and shard, and gives each request its answer.
 
 use std::future::poll_fn;
+use std::pin::pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
@@ -9,33 +10,41 @@ use futures_util::stream::BoxStream;
 
 use crate::client::batch::Lane;
 use crate::client::call::{Answered, Call};
-use crate::client::connection::Shared;
+use crate::client::connection::{NewClient, Shared};
 use crate::client::ledger::{Ledger, Now, Sent};
+use crate::client::log_relay::{self, RelayedThread};
 use crate::client::teller::mark_io_thread;
-use crate::clock::{Clock, Instant, Timer};
-use crate::engine::{Connect, DynEngine, Shard, Wake};
+use crate::clock::{Instant, Timer};
+use crate::engine::{Connect, Shard, Wake};
 use crate::error::{Error, ErrorKind, Result};
-use crate::model::claim::{ClientId, Name};
+use crate::model::claim::Name;
 
 /// Nothing is pushed or taken before the engine is found to have queues.
 const HAS_QUEUES: &str = "an engine of whose queues something is asked has queues";
 
 /// Starts the thread and connects on it. `ready` gets the result.
 pub(crate) fn start(
-    clock: Arc<dyn Clock>,
     connect: Connect,
-    client: ClientId,
-    make_shared: impl FnOnce(Arc<dyn DynEngine>, tokio::runtime::Handle) -> Arc<Shared> + Send + 'static,
+    new: NewClient,
     ready: tokio::sync::oneshot::Sender<Result<Arc<Shared>>>,
 ) -> Result<()> {
+    let relay = {
+        let teller = new.teller.clone();
+        log_relay::relay(move |line| teller.write_later(line))
+    };
     let thread = move || {
         mark_io_thread();
+        let mut this = RelayedThread::new(relay);
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let runtime = match runtime {
             Ok(runtime) => runtime,
             Err(error) => return drop(ready.send(Err(failed("cannot start an event loop", error)))),
         };
-        runtime.block_on(serve(clock, connect, client, make_shared, ready));
+        let mut served = pin!(serve(connect, new, ready));
+        runtime.block_on(poll_fn(|cx| {
+            this.follow();
+            served.as_mut().poll(cx)
+        }));
     };
     let started = std::thread::Builder::new().name("tenure-io".to_owned()).spawn(thread);
     started.map(drop).map_err(|error| {
@@ -46,21 +55,23 @@ pub(crate) fn start(
 /// Connects, sends the result to `ready`, and moves requests and answers until the last user is gone. All of the
 /// thread's work, on the runtime of the task that polls it.
 pub(crate) async fn serve(
-    clock: Arc<dyn Clock>,
     connect: Connect,
-    client: ClientId,
-    make_shared: impl FnOnce(Arc<dyn DynEngine>, tokio::runtime::Handle) -> Arc<Shared>,
+    new: NewClient,
     ready: tokio::sync::oneshot::Sender<Result<Arc<Shared>>>,
 ) {
-    let timer = match clock.timer() {
+    let timer = match new.clock.timer() {
         Ok(timer) => timer,
         Err(error) => return drop(ready.send(Err(failed("cannot make a timer", error)))),
     };
-    let engine = match connect.open(client).await {
+    let engine = match connect.open(new.client).await {
         Ok(engine) => engine,
-        Err(error) => return drop(ready.send(Err(error))),
+        Err(error) => {
+            // What led to it may be in the log, and a program that cannot connect ends.
+            new.teller.flush();
+            return drop(ready.send(Err(error)));
+        }
     };
-    let shared = make_shared(engine, tokio::runtime::Handle::current());
+    let shared = new.shared(engine, tokio::runtime::Handle::current());
     let _closing = CloseOnExit(shared.clone());
     let wakes = shared.engine.wakes();
     // The receiver may have been dropped; then the last user is gone too, and `run` returns.

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tokio::sync::oneshot;
 
-use crate::client::connection::{Connection, Shared};
+use crate::client::connection::{Connection, NewClient, Shared};
 use crate::client::settings::Settings;
 use crate::client::thread;
 use crate::clock::{Clock, SystemClock};
@@ -24,7 +24,7 @@ use crate::face::rw_lock::RwLock;
 use crate::face::semaphore::Semaphore;
 use crate::face::single_flight::SingleFlight;
 use crate::face::slot_pool::SlotPool;
-use crate::model::claim::{CAPACITY_MAX, ClientId, Label, Name};
+use crate::model::claim::{CAPACITY_MAX, Label, Name};
 use crate::model::inspect::View;
 use crate::model::token::Token;
 
@@ -122,9 +122,7 @@ impl Tenure {
     pub async fn start(connect: Connect, clock: Arc<dyn Clock>, settings: Settings) -> Result<Tenure> {
         settings.check()?;
         let (ready, connected) = oneshot::channel();
-        let client = ClientId::new(clock.random());
-        let make_shared = Shared::maker(clock.clone(), client, settings);
-        thread::start(clock, connect, client, make_shared, ready)?;
+        thread::start(connect, NewClient::new(clock, settings), ready)?;
         Tenure::connected(connected).await
     }
 
@@ -139,9 +137,7 @@ impl Tenure {
     pub async fn start_here(connect: Connect, clock: Arc<dyn Clock>, settings: Settings) -> Result<Tenure> {
         settings.check()?;
         let (ready, connected) = oneshot::channel();
-        let client = ClientId::new(clock.random());
-        let make_shared = Shared::maker(clock.clone(), client, settings);
-        tokio::spawn(thread::serve(clock, connect, client, make_shared, ready));
+        tokio::spawn(thread::serve(connect, NewClient::new(clock, settings), ready));
         Tenure::connected(connected).await
     }
 
@@ -437,7 +433,8 @@ impl Tenure {
         self.shared().counts()
     }
 
-    /// Returns how many events of the client's own thread were dropped, since a listener or a log was too slow for them.
+    /// Returns how many events of the client's own thread, and lines that engines have logged on it, were dropped, since a listener or a
+    /// log was too slow for them.
     ///
     /// `let dropped = tenure.events_dropped();`
     pub fn events_dropped(&self) -> u64 {

@@ -6,7 +6,7 @@ use std::sync::{Arc, Condvar, Mutex, OnceLock};
 use std::time::Duration;
 
 use pollster::block_on;
-use tenure_core::clock::Clock;
+use tenure_core::clock::{Clock, SystemClock};
 use tenure_core::memory::Store;
 use tenure_core::testing::virtual_clock::VirtualClock;
 use tenure_core::{Event, Happened, Lease, Listener, Settings, Tenure};
@@ -14,6 +14,7 @@ use tracing::field::{Field, Visit};
 use tracing::{Metadata, span};
 
 use crate::client::eventually;
+use crate::faulty;
 
 const TTL: Duration = Duration::from_secs(9);
 
@@ -102,12 +103,12 @@ fn a_listener_that_blocks_loses_no_lease() {
     nothing_is_lost_behind(&clock, &tenure, &gate, "slow");
 }
 
-/// A log whose lines about some resources stand before a gate.
-struct SlowLog(Arc<Gate>);
+/// A log of what is written under one name, whose lines about some resources stand before a gate, and one of which panics.
+struct SlowLog(&'static str, Arc<Gate>);
 
 impl tracing::Subscriber for SlowLog {
     fn enabled(&self, metadata: &Metadata<'_>) -> bool {
-        metadata.is_event() && metadata.target().starts_with("tenure_core")
+        metadata.is_event() && metadata.target().starts_with(self.0)
     }
 
     fn new_span(&self, _: &span::Attributes<'_>) -> span::Id {
@@ -119,16 +120,19 @@ impl tracing::Subscriber for SlowLog {
     fn record_follows_from(&self, _: &span::Id, _: &span::Id) {}
 
     fn event(&self, event: &tracing::Event<'_>) {
-        struct IsSlow(bool);
-        impl Visit for IsSlow {
+        struct Resource(String);
+        impl Visit for Resource {
             fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
-                self.0 |= field.name() == "resource" && format!("{value:?}").starts_with("slow-log/");
+                if field.name() == "resource" {
+                    self.0 = format!("{value:?}");
+                }
             }
         }
-        let mut is_slow = IsSlow(false);
-        event.record(&mut is_slow);
-        if is_slow.0 {
-            self.0.pass();
+        let mut resource = Resource(String::new());
+        event.record(&mut resource);
+        assert_ne!(resource.0, "panics");
+        if resource.0.starts_with("slow-log/") {
+            self.1.pass();
         }
     }
 
@@ -140,9 +144,28 @@ impl tracing::Subscriber for SlowLog {
 #[test]
 fn a_log_that_blocks_loses_no_lease() {
     let gate = Arc::<Gate>::default();
-    tracing::subscriber::set_global_default(SlowLog(gate.clone())).expect("no other test sets one");
+    tracing::subscriber::set_global_default(SlowLog("tenure_core", gate.clone()))
+        .expect("no other test sets one");
     let (clock, _store, tenure) = one(|_| {});
     nothing_is_lost_behind(&clock, &tenure, &gate, "slow-log");
+}
+
+#[test]
+fn a_log_that_blocks_or_panics_at_the_word_of_an_engine_holds_up_nobody() {
+    let gate = Arc::<Gate>::default();
+    let store = Store::new(Arc::new(SystemClock));
+    let tenure = faulty::connect(&store, &Arc::default(), Duration::from_secs(9));
+    // It is there later than the client, as in a program that sets up its log last.
+    tracing::subscriber::set_global_default(SlowLog("an_engine", gate.clone()))
+        .expect("no other test sets one");
+    gate.set_closed(true);
+    let claim = |name: &str| block_on(tenure.mutex(name).ttl(TTL).acquire()).expect("free");
+    let asked: Vec<Lease> = ["first", "panics", "slow-log/1"].map(claim).into();
+    eventually("the log stands before the gate", || gate.waits.load(Ordering::SeqCst));
+    let more = claim("more");
+    gate.set_closed(false);
+    assert!(asked.iter().chain([&more]).all(|lease| !lease.is_lost()));
+    assert_eq!(tenure.events_dropped(), 0);
 }
 
 #[test]

@@ -113,6 +113,9 @@ impl Engine for Faulty {
 
     async fn claim(&self, claims: Vec<Claim>) -> Vec<Result<ClaimAnswer>> {
         let count = claims.len();
+        claims
+            .iter()
+            .for_each(|claim| tracing::info!(target: "an_engine", resource = %claim.resource, "asking"));
         let answers = self.inner.claim(claims).await;
         self.faults.claims.fetch_add(count, Ordering::Relaxed);
         let delay = *self.faults.claim_delay.lock().unwrap_or_else(PoisonError::into_inner);
