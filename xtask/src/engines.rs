@@ -43,10 +43,10 @@ impl Engine {
     }
 
     /// The nextest filter for the tests of this engine: those of its crate, and in other crates those with
-    /// the engine's name as a module or at an end of the test's name.
+    /// the engine's name as a word of a module's or the test's name.
     pub(crate) fn filter(&self, packages: &[String]) -> String {
         let name = self.name;
-        let by_name = format!("test(/(^|::){name}(::|_|$)/) | test(/_{name}$/)");
+        let by_name = format!("test(/(^|::|_){name}(::|_|$)/)");
         let package = format!("tenure-{name}");
         // nextest refuses a filter that names a package which does not exist.
         if packages.contains(&package) { format!("package({package}) | {by_name}") } else { by_name }

@@ -136,8 +136,9 @@ const VARIANTS: &str = "/^conformance::(cluster|ensemble|five|older_tables|pgbou
 /// queue. What a client does by itself when it hears nothing is the same on all ways.
 const ROUTED: &str = "/::(claims|death|fifo|observe|several)::|::processes_(that_contend|share_a_queue)_/";
 
-/// What needs programs of others (those of Prometheus, nginx, systemd, Python) and is of no engine: the fast loop leaves it out, too.
-const PROGRAMS: &str = "test(/(^|::)(prometheus|packaging|schemathesis)::/)";
+/// What needs programs of others (those of Prometheus, nginx, systemd, Python, a browser) and is of no engine: the fast loop leaves it out, too.
+/// `tenure-testkit/src/server.rs` sees to it that what starts a server is left out.
+const PROGRAMS: &str = "test(/(^|::)(prometheus|packaging|schemathesis|dashboard)::|_promtool_/)";
 
 /// How much of what is random is tried before a change lands: worlds of the core's simulation, and how many times the cases of the ordinary
 /// suite.

@@ -16,6 +16,21 @@ use crate::site::Site;
 /// How long a server may take until it is ready, on a machine that may be busy.
 pub const READY_MAX: Duration = Duration::from_secs(60);
 
+/// One of these is a word in the name of each test that starts a server, or of its package or module: `cargo xtask test`, which is for machines
+/// without servers, leaves out what it is a word in (`xtask/src/test.rs`).
+const LEFT_OUT: [&str; 10] = [
+    "redis",
+    "redlock",
+    "postgres",
+    "mysql",
+    "zookeeper",
+    "etcd",
+    "prometheus",
+    "packaging",
+    "schemathesis",
+    "dashboard",
+];
+
 /// How many lines of a log are shown.
 const LOG_LINES_MAX: usize = 30;
 
@@ -37,6 +52,18 @@ struct Process {
     is_stopped: bool,
 }
 
+/// Asserts that the fast tests leave out the test that this process runs, if nextest runs it.
+fn assert_is_left_out() {
+    let test = ["NEXTEST_BINARY_ID", "NEXTEST_TEST_NAME"]
+        .map(|name| std::env::var(name).unwrap_or_default())
+        .join("::");
+    let is_left_out = test.split([':', '-', '_']).any(|word| LEFT_OUT.contains(&word));
+    assert!(
+        is_left_out || test == "::",
+        "{test} starts a server: it needs one of the words {LEFT_OUT:?} in its name"
+    );
+}
+
 /// Lets what has a field `server` be used as that [`Server`]: killed, stopped, continued, and its log read.
 macro_rules! is_a_server {
     ($kind:ty) => {
@@ -56,8 +83,9 @@ impl Server {
     /// program is called. Its output goes to the file `log` there.
     ///
     /// # Panics
-    /// If the name is in use on this site.
+    /// If the name is in use on this site, or the fast tests would not leave out the test.
     pub fn start(site: &Arc<Site>, name: &str, prepare: impl FnOnce(&Path) -> Command) -> Server {
+        assert_is_left_out();
         let directory = site.path().join(name);
         fs::create_dir(&directory).expect("a new directory for a server");
         let mut command = registered(&prepare(&directory), &directory);

@@ -135,7 +135,7 @@ fn a_stopped_leader_becomes_a_follower_on_redis() {
 }
 
 #[test]
-fn a_leader_whose_store_is_gone_leads_again_when_it_is_back() {
+fn a_leader_whose_redis_is_gone_leads_again_when_it_is_back() {
     let server = RedisServer::start(RedisOptions::default());
     let world = World::on(server.url());
     let mut leader = candidate(&world);

@@ -33,7 +33,7 @@ fn a_signal_ends_the_command_while_it_connects() {
 }
 
 #[test]
-fn a_server_that_comes_back_in_the_time_that_was_given_is_waited_for() {
+fn a_redis_that_comes_back_in_the_time_that_was_given_is_waited_for() {
     let server = RedisServer::start(RedisOptions::default());
     let world = World::on(server.url());
     server.kill();
@@ -53,7 +53,7 @@ fn a_server_that_comes_back_in_the_time_that_was_given_is_waited_for() {
 }
 
 #[test]
-fn a_full_server_is_waited_for() {
+fn a_full_redis_is_waited_for() {
     let server = RedisServer::start(RedisOptions::default());
     let world = World::on(server.url());
     server.command(&["CONFIG", "SET", "maxclients", "8"]);
@@ -72,7 +72,7 @@ fn a_full_server_is_waited_for() {
 }
 
 #[test]
-fn a_server_that_is_silent_for_a_while_is_asked_again() {
+fn a_redis_that_is_silent_for_a_while_is_asked_again() {
     let server = RedisServer::start(RedisOptions::default());
     let world = World::on(server.url());
     // It lets clients in, but answers no claim for longer than they wait for an answer.

@@ -38,7 +38,7 @@ fn ask(world: &World, socket: &str, method: &str, path: &str, body: &str) -> (u1
 }
 
 #[test]
-fn what_a_killed_server_granted_is_renewed_by_the_next_one() {
+fn on_redis_what_a_killed_server_granted_is_renewed_by_the_next_one() {
     const CLAIM: &str = "/v1/claims/6f00000000000000000000000000000a";
     let world = redis::world();
     let body = r#"{"name": "a"}"#;

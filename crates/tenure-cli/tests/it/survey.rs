@@ -165,7 +165,7 @@ fn read(world: &World) -> (String, BTreeMap<String, f64>) {
 }
 
 #[test]
-fn a_survey_is_taken_when_the_page_is_read_and_a_store_that_is_away_is_no_page() {
+fn a_survey_is_taken_when_the_page_is_read_and_a_redis_that_is_away_is_no_page() {
     let server = RedisServer::start(RedisOptions::default());
     let world = World::on(server.url());
     let socket = format!("unix:{}", world.path("sock").display());

@@ -260,7 +260,7 @@ mod alone {
     }
 
     #[test]
-    fn a_thousand_streams_ask_the_store_no_more_than_one_loop_can_and_cost_the_server_next_to_nothing() {
+    fn a_thousand_streams_ask_redis_no_more_than_one_loop_can_and_cost_the_server_next_to_nothing() {
         // A survey of one lock asks for keys of locks and of queues, and looks at that lock.
         const SURVEY: (Duration, u64) = (Duration::from_secs(2), 3);
         // Who follows a lock says so, and looks at it.

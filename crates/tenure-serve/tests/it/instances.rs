@@ -53,7 +53,7 @@ fn on_postgres_holds_and_places_outlive_an_instance() {
 }
 
 #[test]
-fn who_waits_at_an_instance_that_ends_is_served_in_order_at_the_other_one() {
+fn on_redis_who_waits_at_an_instance_that_ends_is_served_in_order_at_the_other_one() {
     const WAITERS: u32 = 20;
     let (mut one, other) = two(&redis::shared(Topology::Single));
     let (holder, name) = (new_id(), new_id());
@@ -99,7 +99,7 @@ fn what_lives_in_another_instance_is_said_to() {
 }
 
 #[test]
-fn a_client_whose_answers_are_lost_repeats_and_has_one_grant() {
+fn on_redis_a_client_whose_answers_are_lost_repeats_and_has_one_grant() {
     let server = Serving::url(&redis::shared(Topology::Single), anywhere());
     let proxy = Proxy::start(server.address);
     let by_proxy = SocketAddr::from(([127, 0, 0, 1], proxy.port()));
@@ -139,7 +139,7 @@ fn by_proxy(url: &str) -> (Proxy, Serving) {
 
 /// By itself each keeps its place for 15 s after it was heard of last, and all that are granted meanwhile keep the next one waiting.
 #[test]
-fn claims_that_are_left_while_the_store_is_silent_are_withdrawn_when_it_answers() {
+fn claims_that_are_left_while_redis_is_silent_are_withdrawn_when_it_answers() {
     const CROWD: u32 = 20;
     let url = redis::shared(Topology::Single);
     let ((proxy, server), other) = (by_proxy(&url), Serving::url(&url, anywhere()));
@@ -160,7 +160,7 @@ fn claims_that_are_left_while_the_store_is_silent_are_withdrawn_when_it_answers(
 }
 
 #[test]
-fn a_store_that_is_silent_is_told_in_time_and_the_same_request_is_good_later() {
+fn a_redis_that_is_silent_is_told_in_time_and_the_same_request_is_good_later() {
     let url = redis::shared(Topology::Single);
     let (proxy, server) = by_proxy(&url);
     let other = Serving::url(&url, anywhere());

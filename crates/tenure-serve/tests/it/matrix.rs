@@ -31,7 +31,7 @@ fn rows() -> Vec<Operation> {
 }
 
 #[test]
-fn no_route_lets_in_who_may_not_use_it_and_none_of_them_costs_the_store_anything() {
+fn no_route_lets_in_who_may_not_use_it_and_none_of_them_costs_redis_anything() {
     let rows = rows();
     let public: Vec<Operation> = operations().into_iter().filter(|row| row.is_public).collect();
     let paths: Vec<&str> = public.iter().map(|row| &*row.path).collect();

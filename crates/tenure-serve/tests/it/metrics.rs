@@ -26,7 +26,7 @@ pub(crate) fn number(page: &str, series: &str) -> f64 {
 }
 
 #[test]
-fn requests_are_counted_by_routes_and_no_name_is_a_label() {
+fn requests_are_counted_by_routes_no_name_is_a_label_and_promtool_reads_the_page() {
     let server = counting(anywhere());
     let page = || text_of(&mut open(server.address, "GET /metrics", "", None)).1;
     let (secret_name, id) = ("payroll/secret-4711", new_id());

@@ -182,7 +182,7 @@ fn on_postgres_a_crowd_that_vanishes_does_not_hold_up_the_next_one() {
 }
 
 #[test]
-fn who_has_come_back_at_another_instance_is_not_withdrawn_by_the_first() {
+fn on_redis_who_has_come_back_at_another_instance_is_not_withdrawn_by_the_first() {
     let url = redis::shared(Topology::Single);
     let (one, other) = (Serving::url(&url, anywhere()), Serving::url(&url, anywhere()));
     let name = new_id();
@@ -265,7 +265,7 @@ fn too_many_that_wait_are_sent_away() {
 }
 
 #[test]
-fn where_another_instance_may_have_it_a_place_is_withdrawn_too_and_its_id_is_used_up() {
+fn on_redis_where_another_instance_may_have_it_a_place_is_withdrawn_too_and_its_id_is_used_up() {
     let server = Serving::url(&redis::shared(Topology::Single), anywhere());
     let (holder, waiter, name) = (new_id(), new_id(), new_id());
     assert_eq!(server.send(&put(&holder), &json!({"name": name})).status, 200);
