@@ -10,6 +10,8 @@ use tenure_core::{ErrorKind, Result, Settings, Tenure};
 
 use crate::crew::{now, pause};
 
+/// How long it takes to be let in by a server that is slow at that: longer than a call is waited for, and shorter than an engine bears.
+pub const SLOW_LOGIN: Duration = Duration::from_millis(600);
 /// Shorter than an engine bears a silent server: it hears of no call how that ended.
 const ANSWER_TIMEOUT: Duration = Duration::from_millis(300);
 /// How soon another connection must be in use. The system would try to send for a quarter of an hour.
@@ -20,7 +22,8 @@ type Ask = for<'a> fn(&'a Tenure, &'a str) -> Asked<'a>;
 
 /// Asserts that a client whose connections fall silent gets answers again, although it gives each call up before its engine would.
 ///
-/// `fall_silent` has all connections that there are carry nothing any more. New ones are served.
+/// `fall_silent` has all connections that there are carry nothing any more. New ones are served, and let in as slowly as
+/// [`SLOW_LOGIN`] says.
 ///
 /// # Panics
 /// If the client goes on to use what is silent.

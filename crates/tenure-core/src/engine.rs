@@ -9,6 +9,7 @@
 pub mod finding;
 mod object;
 pub mod queue;
+mod see_through;
 pub mod url;
 
 use std::os::fd::OwnedFd;
@@ -19,6 +20,7 @@ use futures_util::future::BoxFuture;
 use futures_util::stream::{self, BoxStream};
 
 pub use crate::engine::finding::{Finding, Severity};
+pub use crate::engine::see_through::see_through;
 pub use crate::engine::url::EngineUrl;
 pub use crate::model::step::{BreakAnswer, ReleaseAnswer, WithdrawAnswer};
 
@@ -280,6 +282,9 @@ pub enum Wake {
 /// An engine writes its verbs as `async fn`; their futures must be `Send`. The client keeps it as a [`DynEngine`], which it is by
 /// itself. Every future runs on the client's own thread, with tokio's I/O and time. Results are in the order of the
 /// requests.
+///
+/// The client drops a future after the `answer_timeout` of its user, which may be as short as a round trip. What lasts longer, such as to
+/// connect, goes on behind it: see [`see_through`].
 ///
 /// An `Err` means that the outcome is unknown: a claim may hold. The client repeats requests that fail with
 /// [`ErrorKind::Unavailable`], and withdraws claims that fail with any other kind. Only an error

@@ -14,6 +14,17 @@ use crate::wake::{Inbox, Notification};
 /// The columns of a row as text; none for NULL.
 pub type Row = Vec<Option<String>>;
 
+/// What the last text has left on a connection, and so what is done with one that is dropped.
+#[derive(Debug)]
+pub enum Left {
+    /// Whatever it was at: it is closed, so that the database gives that up.
+    Unknown,
+    /// The database has given it up ([`Fault::Locked`], [`Fault::GivenUp`]): it is rolled back and kept.
+    Transaction,
+    /// Nothing, as on one that nothing was sent on: it is kept.
+    Nothing,
+}
+
 /// A connection for one transaction at a time.
 pub trait Connection: Send {
     /// Sends statements in one piece, outside of a transaction or to begin one, and returns the rows of each, in order.
@@ -32,9 +43,7 @@ pub trait Connection: Send {
         self.run(script)
     }
 
-    /// Keeps the connection for others: it is in no transaction. One that is only dropped is closed, so that the
-    /// database gives up whatever it was at; but where the last answer was [`Fault::Locked`] or [`Fault::GivenUp`] it is rolled back
-    /// and kept. Closed, it would be dialed anew, for which a crowd of clients has no time, and on a full server another would have its
+    /// Keeps the connection for others: it is in no transaction. What becomes of one that is only dropped is for [`Left`] to say. Closed, it would be dialed anew, for which a crowd of clients has no time, and on a full server another would have its
     /// place: the one that ends a hold would not come to it.
     fn keep(self);
 }

@@ -44,7 +44,7 @@ mod text;
 mod versions;
 mod wake;
 
-pub use database::{Connection, Database, Row};
+pub use database::{Connection, Database, Left, Row};
 pub use doctor::try_out;
 pub use fault::Fault;
 pub use hosted::Hosted;
@@ -55,7 +55,7 @@ pub use pause::pause;
 pub use queues::{
     Calls, Entered, Found, QUEUE_VERSION, QueueDatabase, QueueTables, Settled, queue_capability,
 };
-pub use room::{Purpose, Room, until_there_is_room};
+pub use room::{Purpose, Room};
 pub use schema::{Tables, VERSION, VERSION_WITH_HOLDS};
 pub use settings::identifier;
 pub use text::{Columns, Dialect, claim_bytes, client_number, micros, push_hex, signed};

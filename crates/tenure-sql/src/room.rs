@@ -5,7 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::select;
+use tenure_core::engine::see_through;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::{Instant, timeout_at};
 
 use crate::fault::Fault;
 use crate::pause::pause;
@@ -15,15 +17,13 @@ use crate::pause::pause;
 const FULL_TRIES: u32 = 16;
 const FULL_PAUSE: Duration = Duration::from_millis(100);
 
+/// How long room and a connection are waited for. The client above gives a claim up after 2 s by itself; a fault that came just before
+/// would have it ask once more, and fail its user after twice the time.
+const CONNECT_MAX: Duration = Duration::from_millis(2500);
+
 /// Connects, and again for a while if the server is full: in a crowd others go soon. `full` is what the server said when it
 /// was last: who gives up in between says that, and not that there was no answer.
-///
-/// # Errors
-/// As `connect`; [`Fault::Full`] if it stays full.
-///
-/// # Cancel safety
-/// As `connect`.
-pub async fn until_there_is_room<A, F>(full: &mut Option<Fault>, connect: impl Fn() -> F) -> Result<A, Fault>
+async fn until_there_is_room<A, F>(full: &mut Option<Fault>, connect: impl Fn() -> F) -> Result<A, Fault>
 where
     F: Future<Output = Result<A, Fault>>,
 {
@@ -62,14 +62,43 @@ impl Room {
         Room { all, kept }
     }
 
-    /// Waits for room, in the order of arrival; renewals also for that which is kept for them.
+    /// Waits for room, connects there, and has the connection `lent` with its room. If the server is full it connects again for a while.
+    /// What lasts too long fails with what the server said when it was full, or with what `late` says of how long was waited.
     ///
     /// # Errors
-    /// None, as long as the room is there.
+    /// As `connect`; [`Fault::Full`] if it stays full.
     ///
     /// # Cancel safety
-    /// Dropping the future gives up the place.
-    pub async fn enter(&self, want: Purpose) -> Result<OwnedSemaphorePermit, Fault> {
+    /// Dropping the future gives up the place. A connection that is being made is made all the same, and what is lent is dropped: who
+    /// bears less than that takes would begin anew each time, and never have one.
+    pub async fn lend<A, F, L>(
+        &self,
+        want: Purpose,
+        connect: impl Fn() -> F + Send + 'static,
+        lent: impl FnOnce(A, OwnedSemaphorePermit) -> L + Send + 'static,
+        late: impl Fn(Duration) -> Fault + Send + 'static,
+    ) -> Result<L, Fault>
+    where
+        F: Future<Output = Result<A, Fault>> + Send + 'static,
+        L: Send + 'static,
+    {
+        let until = Instant::now() + CONNECT_MAX;
+        let room = match timeout_at(until, self.enter(want)).await {
+            Ok(room) => room?,
+            Err(_) => return Err(late(CONNECT_MAX)),
+        };
+        let lending = see_through(async move {
+            let mut full = None;
+            match timeout_at(until, until_there_is_room(&mut full, connect)).await {
+                Ok(connected) => Ok(lent(connected?, room)),
+                Err(_) => Err(full.unwrap_or_else(|| late(CONNECT_MAX))),
+            }
+        });
+        lending.await.unwrap_or_else(|| Err(Fault::unavailable("the client's runtime has ended")))
+    }
+
+    /// Waits for room, in the order of arrival; renewals also for that which is kept for them.
+    async fn enter(&self, want: Purpose) -> Result<OwnedSemaphorePermit, Fault> {
         let any = self.all.clone().acquire_owned();
         let entered = match &self.kept {
             Some(kept) if want == Purpose::Renewal => {

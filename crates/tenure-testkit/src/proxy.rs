@@ -58,6 +58,8 @@ struct Network {
 #[derive(Debug, Default)]
 struct Faults {
     delay: Duration,
+    /// The same for what a connection begins with.
+    delay_of_new: Duration,
     drops_requests: bool,
     drops_replies: bool,
     is_paused: bool,
@@ -78,6 +80,8 @@ struct Marked {
 struct Connection {
     client: TcpStream,
     server: TcpStream,
+    /// Nothing arrives before.
+    opens_at: Instant,
     /// Says for each direction whether bytes were lost.
     has_lost: [AtomicBool; 2],
     /// Says for each direction whether its end was delivered.
@@ -183,6 +187,13 @@ impl Proxy {
         locked(&self.network.connections).iter().for_each(|connection| set(&connection.is_held_back));
     }
 
+    /// [Holds back](Proxy::hold_back) what the present connections carry, and delays what those that are new from now on begin with until
+    /// they are so old: as a server does that is slow to let anybody in.
+    pub fn fall_silent(&self, login: Duration) {
+        locked(&self.network.faults).delay_of_new = login;
+        self.hold_back();
+    }
+
     /// Resets all connections. New ones are served.
     pub fn cut(&self) {
         self.network.cut(|_| true);
@@ -270,6 +281,7 @@ impl Network {
         let connection = Arc::new(Connection {
             client,
             server,
+            opens_at: Instant::now() + locked(&self.faults).delay_of_new,
             has_lost: Default::default(),
             has_ended: Default::default(),
             is_cut: AtomicBool::new(false),
@@ -291,7 +303,7 @@ impl Network {
         loop {
             // A reset ends a stream as well.
             let count = connection.from(way).read(&mut bytes).unwrap_or(0);
-            let due = Instant::now() + locked(&self.faults).delay;
+            let due = connection.opens_at.max(Instant::now() + locked(&self.faults).delay);
             if parcels.send((due, bytes[..count].to_vec())).is_err() || count == 0 {
                 return;
             }

@@ -48,7 +48,7 @@ pub struct ZooKeeper {
 /// What the tasks of one client share.
 pub(crate) struct Inner {
     pub(crate) config: Config,
-    pub(crate) sessions: Sessions,
+    pub(crate) sessions: Arc<Sessions>,
     pub(crate) wakes: Arc<Wakes>,
     pub(crate) watches: Watches,
     /// What is known of this client's entries beyond [`Mine`]. Whatever is missing is read from the line.

@@ -12,6 +12,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use tenure_core::engine::see_through;
 use tenure_core::error::Result;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
@@ -130,11 +131,9 @@ impl Endpoints {
             return Ok(wire);
         }
         let endpoints = self.clone();
-        // Its own task: callers may bear less than it takes, and would begin anew each time.
-        let found = tokio::spawn(async move { timeout_at(deadline, endpoints.find(deadline)).await });
-        match found.await {
-            Ok(Ok(found)) => found,
-            Ok(Err(_)) | Err(_) => Err(Fault::Down { why: self.why() }),
+        match see_through(async move { timeout_at(deadline, endpoints.find(deadline)).await }).await {
+            Some(Ok(found)) => found,
+            Some(Err(_)) | None => Err(Fault::Down { why: self.why() }),
         }
     }
 

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tenure_core::error::ErrorKind;
-use tenure_sql::{Connection, Fault, Purpose, Room, Row, until_there_is_room};
+use tenure_sql::{Connection, Fault, Left, Purpose, Room, Row};
 use tokio::runtime::Handle;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::timeout;
@@ -15,8 +15,7 @@ use crate::client::wire::{Answer, Wire};
 use crate::config::Config;
 use crate::error::{fault, is_missing, too_old};
 
-/// How long an answer, or a connection, is waited for. The client above gives a claim up after 2 s by itself; a fault
-/// that came just before would have it ask once more, and fail its user after twice the time.
+/// How long an answer is waited for: for as long as a connection is, for the same reason (`tenure-sql/src/room.rs`).
 const ANSWER_TIMEOUT: Duration = Duration::from_millis(2500);
 /// How much the server's birth may seem to move: its age comes in whole seconds.
 const BIRTH_SLACK_MICROS: i64 = 2_000_000;
@@ -43,8 +42,7 @@ impl Drop for Known {
 pub struct PooledConnection {
     lent: Option<Lent>,
     pool: Arc<Pool>,
-    /// The server has given up the last text, and a ROLLBACK leaves nothing of it.
-    is_given_up: bool,
+    left: Left,
     /// Set if a table is not there that should be.
     doubt: Option<Arc<AtomicBool>>,
 }
@@ -104,7 +102,7 @@ impl PooledConnection {
     }
 
     async fn ask(&mut self, script: String) -> Result<Vec<Answer>, Fault> {
-        self.is_given_up = false;
+        self.left = Left::Unknown;
         let Some(Lent { wire: Known(wire), .. }) = &mut self.lent else {
             return Err(Fault::internal("the connection is gone"));
         };
@@ -127,7 +125,9 @@ impl PooledConnection {
                 }
                 _ => fault(&error),
             };
-            self.is_given_up = fault.is_given_up();
+            if fault.is_given_up() {
+                self.left = Left::Transaction;
+            }
             fault
         })
     }
@@ -135,16 +135,22 @@ impl PooledConnection {
 
 impl Drop for PooledConnection {
     fn drop(&mut self) {
-        let lent = self.lent.take().filter(|_| self.is_given_up);
-        let (Some(Lent { mut wire, room }), Ok(runtime)) = (lent, Handle::try_current()) else { return };
-        let pool = self.pool.clone();
-        // Whoever waited has its answer, and does not wait for that as well.
-        runtime.spawn(async move {
-            if let Ok(Ok(_)) = timeout(ANSWER_TIMEOUT, wire.0.run("ROLLBACK")).await {
-                lock(&pool.idle).push(wire);
+        let Some(Lent { mut wire, room }) = self.lent.take() else { return };
+        match (&self.left, Handle::try_current()) {
+            (Left::Nothing, _) => lock(&self.pool.idle).push(wire),
+            (Left::Transaction, Ok(runtime)) => {
+                let pool = self.pool.clone();
+                // Whoever waited has its answer, and does not wait for that as well.
+                runtime.spawn(async move {
+                    if let Ok(Ok(_)) = timeout(ANSWER_TIMEOUT, wire.0.run("ROLLBACK")).await {
+                        lock(&pool.idle).push(wire);
+                    }
+                    drop(room);
+                });
             }
-            drop(room);
-        });
+            // It may be in the midst of something.
+            _ => {}
+        }
     }
 }
 
@@ -156,29 +162,21 @@ impl Pool {
 
     /// Returns a connection: one that was used before, if the server has not closed it meanwhile.
     pub(crate) async fn lend(self: &Arc<Pool>, want: Purpose) -> Result<PooledConnection, Fault> {
-        let mut full = None;
-        let connected = async {
-            let room = self.room.enter(want).await?;
-            let wire = until_there_is_room(&mut full, || self.known()).await?;
-            Ok(PooledConnection {
-                lent: Some(Lent { wire, room }),
-                pool: self.clone(),
-                is_given_up: false,
-                doubt: None,
-            })
+        let [connects, lends, waits] = [(); 3].map(|()| self.clone());
+        let connect = move || connects.clone().known();
+        let lent = move |wire, room| PooledConnection {
+            lent: Some(Lent { wire, room }),
+            pool: lends,
+            left: Left::Nothing,
+            doubt: None,
         };
-        match timeout(ANSWER_TIMEOUT, connected).await {
-            Ok(connected) => connected,
-            Err(_) => Err(full.unwrap_or_else(|| self.late())),
-        }
+        let late = move |waited| {
+            Fault::unavailable(format!("{}: no connection within {waited:?}", waits.config.server))
+        };
+        self.room.lend(want, connect, lent, late).await
     }
 
-    fn late(&self) -> Fault {
-        let server = &self.config.server;
-        Fault::unavailable(format!("{server}: no connection within {ANSWER_TIMEOUT:?}"))
-    }
-
-    async fn known(&self) -> Result<Known, Fault> {
+    async fn known(self: Arc<Pool>) -> Result<Known, Fault> {
         loop {
             let idle = lock(&self.idle).pop();
             let Some(mut wire) = idle else { return self.connect().await };

@@ -73,7 +73,7 @@ fn a_connection_that_falls_silent_is_left_although_no_call_is_waited_for() {
     let server = start();
     let proxy = Proxy::start(([127, 0, 0, 1], server.port()));
     let url = server.url().replace(&server.port().to_string(), &proxy.port().to_string());
-    silence::is_left(|| connector(&url), || proxy.hold_back());
+    silence::is_left(|| connector(&url), || proxy.fall_silent(silence::SLOW_LOGIN));
 }
 
 #[test]

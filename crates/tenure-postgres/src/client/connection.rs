@@ -14,7 +14,7 @@ use std::time::Duration;
 use deadpool_postgres::{Manager, ManagerConfig, Object, Pool, PoolError, QueueMode, RecyclingMethod};
 use futures_util::future::{Either, maybe_done, select};
 use tenure_core::error::ErrorKind;
-use tenure_sql::{Connection, Dialect, Fault, Purpose, Room, Row, until_there_is_room};
+use tenure_sql::{Connection, Dialect, Fault, Left, Purpose, Room, Row};
 use tokio::runtime::Handle;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::{Instant, Sleep, timeout};
@@ -27,8 +27,7 @@ use crate::dialect::{PostgresDialect, SURROUNDINGS};
 use crate::error::fault;
 use crate::statement::{Bound, Function};
 
-/// How long an answer, or a connection, is waited for. The client above gives a claim up after 2 s by itself; a fault
-/// that came just before would have it ask once more, and fail its user after twice the time.
+/// How long an answer is waited for: for as long as a connection is, for the same reason (`tenure-sql/src/room.rs`).
 const ANSWER_TIMEOUT: Duration = Duration::from_millis(2500);
 
 /// A connection that goes back only if nothing went wrong on it but that others had rows locked.
@@ -48,16 +47,6 @@ struct Lent {
     // Given back before there is room for another.
     object: Object,
     room: OwnedSemaphorePermit,
-}
-
-/// What the last text has left on a connection.
-enum Left {
-    /// Whatever it was at.
-    Unknown,
-    /// The server has given it up, and a ROLLBACK leaves nothing of it.
-    Transaction,
-    /// The server has given it up, and nothing is left.
-    Nothing,
 }
 
 impl std::fmt::Debug for PooledConnection {
@@ -375,17 +364,22 @@ impl Drop for PooledConnection {
     }
 }
 
-/// Where connections come from: a pool of one's own, or one that was handed over.
-pub(crate) struct Connections {
+/// A pool of one's own, or one that was handed over.
+struct Source {
     pool: Pool,
     /// The runtime that the pool belongs to, if it is not the caller's.
     runtime: Option<Handle>,
+    servers: String,
+}
+
+/// Where connections come from.
+pub(crate) struct Connections {
+    source: Arc<Source>,
     room: Room,
     alarms: Arc<Alarms>,
     hasty: Arc<Hasty>,
     /// Whether the server has our functions, as far as is known.
     functions: Arc<AtomicBool>,
-    servers: String,
 }
 
 impl Connections {
@@ -394,9 +388,10 @@ impl Connections {
             Some(given) => (given.pool.clone(), Some(given.runtime.clone())),
             None => (own_pool(config)?, None),
         };
+        let source = Arc::new(Source { pool, runtime, servers: config.servers() });
         let room = Room::new(config.connections);
         let (alarms, hasty, functions) = (Arc::default(), Arc::default(), Arc::default());
-        Ok(Connections { pool, runtime, room, alarms, hasty, functions, servers: config.servers() })
+        Ok(Connections { source, room, alarms, hasty, functions })
     }
 
     /// Whether the server has our functions, as far as is known.
@@ -410,33 +405,28 @@ impl Connections {
 
     /// Returns a connection that no other task uses.
     pub(crate) async fn lend(&self, want: Purpose) -> Result<PooledConnection, Fault> {
-        let mut full = None;
-        let lent = async {
-            let room = self.room.enter(want).await?;
-            let object = until_there_is_room(&mut full, || self.object()).await?;
-            Ok(PooledConnection {
-                lent: Some(Lent { object, room }),
-                alarm: None,
-                doubt: None,
-                alarms: self.alarms.clone(),
-                hasty: self.hasty.clone(),
-                functions: self.functions.clone(),
-                left: Left::Unknown,
-            })
+        let (alarms, hasty, functions) = (self.alarms.clone(), self.hasty.clone(), self.functions.clone());
+        let connect = {
+            let source = self.source.clone();
+            move || source.clone().connection()
         };
-        match timeout(ANSWER_TIMEOUT, lent).await {
-            Ok(lent) => lent,
-            Err(_) if self.runtime.is_some() => Err(Fault::Failed {
-                kind: ErrorKind::Unavailable,
-                message: format!("{} had no connection free within {ANSWER_TIMEOUT:?}", self.servers),
-                hint: "make the pool larger than the program uses, or let tenure connect by a URL of its own",
-            }),
-            Err(_) => Err(full.unwrap_or_else(|| self.late())),
-        }
+        let lent = |object, room| PooledConnection {
+            lent: Some(Lent { object, room }),
+            alarm: None,
+            doubt: None,
+            alarms,
+            hasty,
+            functions,
+            left: Left::Nothing,
+        };
+        let source = self.source.clone();
+        self.room.lend(want, connect, lent, move |waited| source.late(waited)).await
     }
+}
 
+impl Source {
     /// Takes a connection out of the pool, which makes one if none is idle.
-    async fn object(&self) -> Result<Object, Fault> {
+    async fn connection(self: Arc<Source>) -> Result<Object, Fault> {
         let object = match &self.runtime {
             None => self.pool.get().await,
             // The task that makes a connection has it on its runtime for as long as it lives.
@@ -448,13 +438,19 @@ impl Connections {
         };
         object.map_err(|error| match error {
             PoolError::Backend(error) => self.not_connected(&error),
-            PoolError::Timeout(_) => self.late(),
             error => Fault::unavailable(format!("{}: {error}", self.servers)),
         })
     }
 
-    fn late(&self) -> Fault {
-        Fault::unavailable(format!("{}: no connection within {ANSWER_TIMEOUT:?}", self.servers))
+    fn late(&self, waited: Duration) -> Fault {
+        match self.runtime {
+            Some(_) => Fault::Failed {
+                kind: ErrorKind::Unavailable,
+                message: format!("{} had no connection free within {waited:?}", self.servers),
+                hint: "make the pool larger than the program uses, or let tenure connect by a URL of its own",
+            },
+            None => Fault::unavailable(format!("{}: no connection within {waited:?}", self.servers)),
+        }
     }
 
     /// Says which server could not be connected with. The URL is not shown: it may have a password.

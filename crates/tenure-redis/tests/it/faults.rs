@@ -79,7 +79,7 @@ fn replies_that_never_come_cost_nothing_but_time() {
 fn a_connection_that_falls_silent_is_left_although_no_call_is_waited_for() {
     let server = RedisServer::start(RedisOptions::default());
     let proxy = before(&server);
-    silence::is_left(|| connector(&through(&proxy)), || proxy.hold_back());
+    silence::is_left(|| connector(&through(&proxy)), || proxy.fall_silent(silence::SLOW_LOGIN));
 }
 
 #[test]

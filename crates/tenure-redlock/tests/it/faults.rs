@@ -129,7 +129,10 @@ fn a_server_that_turns_out_to_be_another_one_is_counted_once() {
 fn connections_that_fall_silent_are_left_although_no_call_is_waited_for() {
     let (servers, _) = start(3, &RedisOptions::default());
     let (proxies, url) = through(&servers);
-    silence::is_left(|| connector(&url), || proxies.iter().for_each(Proxy::hold_back));
+    silence::is_left(
+        || connector(&url),
+        || proxies.iter().for_each(|proxy| proxy.fall_silent(silence::SLOW_LOGIN)),
+    );
 }
 
 #[test]

@@ -2,6 +2,7 @@
 //! called.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -10,10 +11,9 @@ use tenure_core::engine::queue::{
     ItemId, ItemView, Push, Pushed, QueueCapability, QueueEngine, QueueStats, Settle, SettleAnswer, Take,
     Taken, Which,
 };
-use tenure_core::engine::{DynQueueEngine, RenewAnswer, RenewRequest, Wake};
+use tenure_core::engine::{DynQueueEngine, RenewAnswer, RenewRequest, Wake, see_through};
 use tenure_core::model::claim::{ClaimId, Name};
 use tenure_core::{ErrorKind, Result};
-use tokio::sync::OnceCell;
 
 use crate::fault::Fault;
 use crate::pause::{pause, retried};
@@ -32,9 +32,15 @@ const CALL_SOON: Duration = Duration::from_millis(5);
 /// The queues of a database.
 pub(crate) struct Queued<D: QueueDatabase> {
     database: Arc<D>,
-    /// The tables are there.
-    is_ready: OnceCell<()>,
+    tables: Arc<Tables>,
     to_call: Arc<ToCall>,
+}
+
+/// Whether the tables are there.
+#[derive(Default)]
+struct Tables {
+    are_there: AtomicBool,
+    making: Arc<tokio::sync::Mutex<()>>,
 }
 
 /// The queues in which a client may have become idle while something was pushed.
@@ -48,6 +54,25 @@ impl ToCall {
     }
 }
 
+impl Tables {
+    async fn make<D: QueueDatabase>(self: &Arc<Self>, database: &Arc<D>) -> std::result::Result<(), Fault> {
+        if self.are_there.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        let (tables, database) = (self.clone(), database.clone());
+        let turn = self.making.clone().lock_owned().await;
+        let made = see_through(async move {
+            let _turn = turn;
+            if !tables.are_there.load(Ordering::Acquire) {
+                database.ensure_queues().await?;
+                tables.are_there.store(true, Ordering::Release);
+            }
+            Ok(())
+        });
+        made.await.unwrap_or_else(|| Err(Fault::unavailable("the client's runtime has ended")))
+    }
+}
+
 /// The queues of an engine whose database may have none.
 pub(crate) trait Queues: DynQueueEngine {
     /// Removes what is not worth remembering any more, if a queue was ever used.
@@ -58,7 +83,7 @@ impl<D: QueueDatabase> Queues for Queued<D> {
     fn forget(&self) -> BoxFuture<'_, std::result::Result<(), Fault>> {
         Box::pin(async {
             // Otherwise the tables may not be there.
-            if !self.is_ready.initialized() {
+            if !self.tables.are_there.load(Ordering::Acquire) {
                 return Ok(());
             }
             if !self.database.keeps_contexts() {
@@ -80,7 +105,7 @@ pub fn queue_capability(tells_consumers: bool) -> QueueCapability {
 
 impl<D: QueueDatabase> Queued<D> {
     pub(crate) fn new(database: Arc<D>) -> Queued<D> {
-        Queued { database, is_ready: OnceCell::new(), to_call: Arc::default() }
+        Queued { database, tables: Arc::default(), to_call: Arc::default() }
     }
 
     /// Makes the tables when the first queue is used: a client that only locks needs no right to make them.
@@ -93,8 +118,7 @@ impl<D: QueueDatabase> Queued<D> {
                 hint: "let the user DELETE, and connect without `?purge=off`",
             });
         }
-        let ensured = self.is_ready.get_or_try_init(|| self.database.ensure_queues()).await;
-        ensured.map(|_| ())
+        self.tables.make(&self.database).await
     }
 
     /// The clients that a push wakes, and those queues in which that is this client itself.

@@ -8,13 +8,13 @@ use futures_util::StreamExt;
 use futures_util::future::join_all;
 use futures_util::stream::FuturesUnordered;
 use tenure_core::clock::{Clock, Instant, SystemClock};
-use tenure_core::engine::Wake;
 use tenure_core::engine::url::Login;
+use tenure_core::engine::{Wake, see_through};
 use tenure_core::error::{Error, ErrorKind, Result};
 use tenure_ordered::{SessionId, Wakes};
 use tokio::sync::{Notify, watch};
 use tokio::task::AbortHandle;
-use tokio::time::timeout;
+use tokio::time::{timeout, timeout_at};
 use zookeeper_client::{Client, SaslOptions, SessionState, TlsOptions};
 
 use crate::client::heartbeat::Heartbeats;
@@ -51,7 +51,7 @@ pub(crate) struct Sessions {
     config: Config,
     wakes: Arc<Wakes>,
     now: Mutex<Option<(Arc<Session>, Tasks)>>,
-    connecting: tokio::sync::Mutex<()>,
+    connecting: Arc<tokio::sync::Mutex<()>>,
 }
 
 struct Tasks([AbortHandle; 2]);
@@ -67,8 +67,8 @@ fn now() -> Instant {
 }
 
 impl Sessions {
-    pub(crate) fn new(config: Config, wakes: Arc<Wakes>) -> Sessions {
-        Sessions { config, wakes, now: Mutex::default(), connecting: tokio::sync::Mutex::default() }
+    pub(crate) fn new(config: Config, wakes: Arc<Wakes>) -> Arc<Sessions> {
+        Arc::new(Sessions { config, wakes, now: Mutex::default(), connecting: Arc::default() })
     }
 
     fn lock(&self) -> MutexGuard<'_, Option<(Arc<Session>, Tasks)>> {
@@ -88,23 +88,33 @@ impl Sessions {
     }
 
     /// Returns the session that goes on, and begins one if there is none.
-    pub(crate) async fn begin(&self) -> Result<Arc<Session>> {
+    pub(crate) async fn begin(self: &Arc<Self>) -> Result<Arc<Session>> {
         if let Some(session) = self.any() {
             return Ok(session);
         }
-        let begun = timeout(ANSWER_MAX, async {
-            let _one = self.connecting.lock().await;
-            match self.any() {
+        let until = tokio::time::Instant::now() + ANSWER_MAX;
+        let turn = timeout_at(until, self.connecting.clone().lock_owned()).await;
+        let turn = turn.map_err(|_| self.no_server_answers())?;
+        let sessions = self.clone();
+        let begun = see_through(async move {
+            let _turn = turn;
+            match sessions.any() {
                 Some(session) => Ok(session),
-                None => self.connect().await,
+                None => timeout_at(until, sessions.connect())
+                    .await
+                    .unwrap_or_else(|_| Err(sessions.no_server_answers())),
             }
         });
-        begun.await.unwrap_or_else(|_| {
-            let servers = self.config.servers();
-            let why = format!("no server answers within {ANSWER_MAX:?}: {servers}");
-            Err(Error::new(ErrorKind::Unavailable, "connect", why)
-                .with_hint("see whether a majority of the servers runs and is reached"))
+        begun.await.unwrap_or_else(|| {
+            Err(Error::new(ErrorKind::Unavailable, "connect", "the client's runtime has ended"))
         })
+    }
+
+    fn no_server_answers(&self) -> Error {
+        let servers = self.config.servers();
+        let why = format!("no server answers within {ANSWER_MAX:?}: {servers}");
+        Error::new(ErrorKind::Unavailable, "connect", why)
+            .with_hint("see whether a majority of the servers runs and is reached")
     }
 
     async fn connect(&self) -> Result<Arc<Session>> {

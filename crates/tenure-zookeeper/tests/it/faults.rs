@@ -18,6 +18,9 @@ fn start() -> ZooKeeperServer {
     ZooKeeperServer::start(&ZooKeeperOptions::default())
 }
 
+/// A session whose client bears [`silence::SLOW_LOGIN`] before it tries another server.
+const PATIENT: &str = "session_timeout=4s&tick=200ms";
+
 /// A server, and the way to it.
 fn behind_a_proxy() -> (ZooKeeperServer, Proxy, String) {
     let server = start();
@@ -36,7 +39,22 @@ fn who_takes_a_slot_late_has_a_larger_token() {
 #[test]
 fn a_connection_that_falls_silent_is_left_although_no_call_is_waited_for() {
     let (_server, proxy, url) = behind_a_proxy();
-    silence::is_left(|| connector(&url), || proxy.hold_back());
+    let url = url.replace(BRIEF, PATIENT);
+    silence::is_left(|| connector(&url), || proxy.fall_silent(silence::SLOW_LOGIN));
+}
+
+#[test]
+fn a_session_that_has_ended_is_begun_anew_although_no_call_is_waited_for() {
+    let (_server, proxy, url) = behind_a_proxy();
+    let url = url.replace(BRIEF, PATIENT);
+    let end_session = || {
+        proxy.refuse();
+        proxy.cut();
+        pause(Duration::from_secs(6));
+        proxy.heal();
+        proxy.fall_silent(silence::SLOW_LOGIN);
+    };
+    silence::is_left(|| connector(&url), end_session);
 }
 
 #[test]
