@@ -475,7 +475,7 @@ pub async fn another_client_finishes_a_delivery(setup: &dyn Setup) {
     let check = "adoption::another_client_finishes_a_delivery";
     let Some(_) = queues(setup, check, Some(Adopts::AnyClient)).await else { return };
     let (first, second) = (setup.client().await, setup.client().await);
-    let (name, ttl) = (name("taken"), 2 * SHORT);
+    let (name, ttl) = (name("taken"), 4 * SHORT);
     first.queue(&name).push("work").group("g").await.expect("a push is answered");
     let detached = next(setup, &first.queue(&name).ttl(ttl)).await.detach().expect("it is held");
     setup.within("the first client ends", first.close()).await;
