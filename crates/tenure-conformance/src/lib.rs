@@ -52,6 +52,7 @@ use tenure_core::testing::busy::stretched;
 
 pub mod against_step;
 pub mod crew;
+pub mod far;
 pub mod history;
 pub mod late_slot;
 pub mod older_tables;

@@ -52,7 +52,7 @@ pub fn is_left(connector: impl Fn() -> Connect, fall_silent: impl Fn()) {
 }
 
 /// Asks until there is an answer.
-fn answered<T>(what: &str, ask: impl Fn() -> Result<T>) -> T {
+pub(crate) fn answered<T>(what: &str, ask: impl Fn() -> Result<T>) -> T {
     let until = now() + stretched(LEFT_WITHIN);
     loop {
         match ask() {

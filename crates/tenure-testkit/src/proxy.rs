@@ -159,6 +159,13 @@ impl Proxy {
         locked(&self.network.faults).delay = by;
     }
 
+    /// Moves the server so far away that a message takes so long there and as long back. That holds for connections that are new from now on,
+    /// whose first message waits for the handshake of TCP.
+    pub fn move_away(&self, one_way: Duration) {
+        let mut faults = locked(&self.network.faults);
+        (faults.delay, faults.delay_of_new) = (one_way, 3 * one_way);
+    }
+
     /// Loses all replies; requests arrive.
     pub fn drop_replies(&self) {
         locked(&self.network.faults).drops_replies = true;

@@ -5,7 +5,7 @@ use std::io::Write;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use tenure_conformance::{late_slot, queue_crew, silence};
+use tenure_conformance::{far, late_slot, queue_crew, silence};
 use tenure_core::testing::busy::assert_in_time;
 use tenure_core::{Delivery, ErrorKind, Queue, ReleaseAnswer};
 use tenure_testkit::etcd::{EtcdCluster, EtcdOptions, EtcdServer};
@@ -131,6 +131,15 @@ fn a_connection_that_falls_silent_is_left_although_no_call_is_waited_for() {
     let proxy = Proxy::start(([127, 0, 0, 1], server.port()));
     let url = url_through(std::slice::from_ref(&proxy));
     silence::is_left(|| connector(&url), || proxy.fall_silent(silence::SLOW_LOGIN));
+}
+
+#[test]
+fn a_store_far_away_is_reached() {
+    let server = EtcdServer::start(&EtcdOptions::default());
+    let proxy = Proxy::start(([127, 0, 0, 1], server.port()));
+    let url = url_through(std::slice::from_ref(&proxy));
+    proxy.move_away(far::ONE_WAY);
+    far::is_reached(|| connector(&url));
 }
 
 #[test]

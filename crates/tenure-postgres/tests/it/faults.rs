@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use tenure_conformance::{queue_crew, silence};
+use tenure_conformance::{far, queue_crew, silence};
 use tenure_core::testing::busy::assert_in_time;
 use tenure_core::{ErrorKind, ReleaseAnswer, Settings, Tenure};
 use tenure_testkit::postgres::{PostgresOptions, PostgresServer};
@@ -72,6 +72,15 @@ fn a_connection_that_falls_silent_is_left_although_no_call_is_waited_for() {
     let proxy = Proxy::start(([127, 0, 0, 1], server.port()));
     let url = server.url().replace(&server.port().to_string(), &proxy.port().to_string());
     silence::is_left(|| connector(&url), || proxy.fall_silent(silence::SLOW_LOGIN));
+}
+
+#[test]
+fn a_store_far_away_is_reached() {
+    let server = start();
+    let proxy = Proxy::start(([127, 0, 0, 1], server.port()));
+    let url = server.url().replace(&server.port().to_string(), &proxy.port().to_string());
+    proxy.move_away(far::ONE_WAY);
+    far::is_reached(|| connector(&url));
 }
 
 #[test]

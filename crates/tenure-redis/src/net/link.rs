@@ -23,9 +23,6 @@ use crate::net::pause;
 use crate::net::sentinel::Sentinels;
 use crate::net::wire::{Listeners, Manner, News, SILENCE_MAX, Wire, lock};
 
-/// How long one attempt to connect takes at most, all that comes before the first command included. It leaves
-/// time for a second one within the 2 s after which the client gives a call up.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 /// How often a connection is checked: whether the server answers, and is still the master.
 const CHECK_EVERY: Duration = Duration::from_secs(1);
 /// A connection that has lived this long was a good one, so the next attempt comes soon after it breaks.
@@ -319,18 +316,11 @@ async fn supervise(shared: Arc<Shared>, mut place: Place, is_successor: bool) {
 async fn connect(shared: &Shared, place: &mut Place) -> Result<Wire, Fault> {
     let address = place.find().await?;
     let channels = lock(&shared.channels).iter().cloned().collect();
-    let opening = timeout(CONNECT_TIMEOUT, Wire::open(&shared.dialer, &address, &shared.listeners, channels));
+    let opening = Wire::open(&shared.dialer, &address, &shared.listeners, channels);
     // A hung server takes connections and says nothing. When another one is named, no command waits for it.
-    let opened = match select(pin!(opening), pin!(place.moved())).await {
+    match select(pin!(opening), pin!(place.moved())).await {
         Either::Left((opened, _)) => opened,
-        Either::Right(_) => return Err(elsewhere(&address.to_string())),
-    };
-    match opened {
-        Ok(opened) => opened,
-        Err(_) => {
-            let why = format!("no answer within {CONNECT_TIMEOUT:?}");
-            Err(Fault::Refused { server: address.to_string(), why })
-        }
+        Either::Right(_) => Err(elsewhere(&address.to_string())),
     }
 }
 

@@ -20,7 +20,7 @@ use redis::{Cmd, Pipeline, PushInfo, PushKind, RedisResult, Value};
 use tenure_core::engine::Incarnation;
 use tokio::sync::Notify;
 use tokio::sync::mpsc::UnboundedSender;
-use tokio::time::{Instant, timeout_at};
+use tokio::time::{Instant, timeout, timeout_at};
 
 use crate::error::Fault;
 use crate::net::address::Address;
@@ -30,6 +30,8 @@ use crate::net::replicated::Line;
 /// A connection that has sent nothing for this long, while a command waits for an answer, is given up: a hung
 /// server's connections must not linger, and a live one accepts a new connection at once.
 pub(crate) const SILENCE_MAX: Duration = Duration::from_secs(1);
+/// How long a server may take for each of the steps in which a connection is made.
+const STEP_MAX: Duration = Duration::from_secs(1);
 
 /// What a link reports to its user.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -121,6 +123,16 @@ impl Listeners {
     }
 }
 
+/// Takes a step to a connection: one to three round trips. A server that is far away answers each in time; one that hangs does not, and the
+/// next attempt may reach another one within the 2 s after which the client gives a call up.
+async fn in_time<T>(server: &str, step: impl Future<Output = Result<T, Fault>>) -> Result<T, Fault> {
+    let late = |_| {
+        let why = format!("no answer within {STEP_MAX:?}");
+        Err(Fault::Refused { server: server.to_owned(), why })
+    };
+    timeout(STEP_MAX, step).await.unwrap_or_else(late)
+}
+
 /// A connection that is, or was, up.
 #[derive(Clone)]
 pub(crate) struct Wire(Arc<Inner>);
@@ -174,8 +186,8 @@ impl Wire {
                 Ok(())
             }
         };
-        let mut connection = dialer.dial(address, on_push).await?;
-        let identity = identify(&mut connection, address).await?;
+        let mut connection = in_time(&server, dialer.dial(address, on_push)).await?;
+        let identity = in_time(&server, identify(&mut connection, address)).await?;
         if identity.role != "master" {
             return Err(Fault::NotMaster { server, role: identity.role });
         }
@@ -193,8 +205,7 @@ impl Wire {
             subscribed,
             line: Line::default(),
         }));
-        // The caller bounds the whole; a deadline of its own would only hide why.
-        wire.subscribe_to_all(channels).await?;
+        in_time(wire.server(), wire.subscribe_to_all(channels)).await?;
         Ok(wire)
     }
 

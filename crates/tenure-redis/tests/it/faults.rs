@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tenure_conformance::silence;
+use tenure_conformance::{far, silence};
 use tenure_core::{ErrorKind, ReleaseAnswer};
 use tenure_testkit::redis::{Fsync, RedisOptions, RedisServer};
 use tenure_testkit::{Loss, Proxy, Reply, wait_for};
@@ -80,6 +80,14 @@ fn a_connection_that_falls_silent_is_left_although_no_call_is_waited_for() {
     let server = RedisServer::start(RedisOptions::default());
     let proxy = before(&server);
     silence::is_left(|| connector(&through(&proxy)), || proxy.fall_silent(silence::SLOW_LOGIN));
+}
+
+#[test]
+fn a_store_far_away_is_reached() {
+    let server = RedisServer::start(RedisOptions::default());
+    let proxy = before(&server);
+    proxy.move_away(far::ONE_WAY);
+    far::is_reached(|| connector(&through(&proxy)));
 }
 
 #[test]

@@ -11,7 +11,7 @@ use tenure_testkit::{Proxy, Reply, wait_for};
 
 use crate::conformance::connector;
 use crate::servers_fail::{connect, start, start_with, through};
-use tenure_conformance::{crew::pause, silence};
+use tenure_conformance::{crew::pause, far, silence};
 
 /// The URL of a client that reaches two of three servers only.
 fn without(servers: &[RedisServer], away: usize, proxy: &Proxy) -> String {
@@ -133,6 +133,14 @@ fn connections_that_fall_silent_are_left_although_no_call_is_waited_for() {
         || connector(&url),
         || proxies.iter().for_each(|proxy| proxy.fall_silent(silence::SLOW_LOGIN)),
     );
+}
+
+#[test]
+fn a_store_far_away_is_reached() {
+    let (servers, _) = start(3, &RedisOptions::default());
+    let (proxies, url) = through(&servers);
+    proxies.iter().for_each(|proxy| proxy.move_away(far::ONE_WAY));
+    far::is_reached(|| connector(&url));
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tenure_conformance::{late_slot, silence};
+use tenure_conformance::{far, late_slot, silence};
 use tenure_core::testing::busy::assert_in_time;
 use tenure_core::{ErrorKind, ReleaseAnswer};
 use tenure_testkit::zookeeper::{ZooKeeperOptions, ZooKeeperServer};
@@ -41,6 +41,14 @@ fn a_connection_that_falls_silent_is_left_although_no_call_is_waited_for() {
     let (_server, proxy, url) = behind_a_proxy();
     let url = url.replace(BRIEF, PATIENT);
     silence::is_left(|| connector(&url), || proxy.fall_silent(silence::SLOW_LOGIN));
+}
+
+#[test]
+fn a_store_far_away_is_reached() {
+    let (_server, proxy, url) = behind_a_proxy();
+    let url = url.replace(BRIEF, "session_timeout=10s");
+    proxy.move_away(far::ONE_WAY);
+    far::is_reached(|| connector(&url));
 }
 
 #[test]
