@@ -81,13 +81,14 @@ pub async fn connect(config: Config, client: ClientId) -> Result<Ordered<ZooKeep
     let wakes = Arc::new(Wakes::default());
     let sessions = Sessions::new(config.clone(), wakes.clone());
     let inner = Inner {
+        // A lock of kazoo makes sure of its node once, and could never be acquired again after the servers removed it.
+        has_containers: AtomicBool::new(config.layout != Layout::Kazoo),
         config,
         sessions,
         wakes,
         watches: Watches::default(),
         nodes: Mutex::default(),
         known_of: AtomicU64::new(0),
-        has_containers: AtomicBool::new(true),
     };
     // It has a limit of its own, and names the servers when that is over.
     let session = inner.sessions.begin().await?;
@@ -194,7 +195,7 @@ impl Inner {
         client.mkdir(chroot, &self.options(CreateMode::Persistent)).await
     }
 
-    /// Makes the node of a resource, which the server removes some time after its last child.
+    /// Makes the node of a resource, which the server removes some time after its last child, except where kazoo shares it.
     pub(crate) async fn make_container(&self, client: &Client, path: &str) -> Result<(), Fault> {
         let mode = if self.has_containers() { CreateMode::Container } else { CreateMode::Persistent };
         match client.create(path, b"", &self.options(mode)).await {

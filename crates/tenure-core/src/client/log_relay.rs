@@ -6,9 +6,10 @@
 //!
 //! Spans of libraries are disabled there: whoever follows one would be called at each step of it.
 
+use std::cell::RefCell;
 use std::fmt::Debug;
 
-use tracing::dispatcher::{DefaultGuard, Dispatch, has_been_set, set_default};
+use tracing::dispatcher::{DefaultGuard, Dispatch, get_default, has_been_set, set_default};
 use tracing::field::{Field, Value, Visit, display};
 use tracing::level_filters::LevelFilter;
 use tracing::subscriber::Interest;
@@ -23,24 +24,27 @@ pub(crate) fn relay(hand_on: impl Fn(LogLine) + Send + Sync + 'static) -> Dispat
     Dispatch::new(Relay(hand_on))
 }
 
-/// A thread whose lines go through a relay.
-pub(crate) struct RelayedThread {
-    relay: Dispatch,
-    relayed: Option<DefaultGuard>,
+thread_local! {
+    /// What takes the place of the program's subscriber on this thread, and since when it does.
+    static RELAY: RefCell<Option<(Dispatch, Option<DefaultGuard>)>> = const { RefCell::new(None) };
 }
 
-impl RelayedThread {
-    pub(crate) fn new(relay: Dispatch) -> RelayedThread {
-        RelayedThread { relay, relayed: None }
-    }
+/// Has the lines of this thread go through a relay, once [`follow`] finds that the program has a subscriber.
+pub(crate) fn begin(relay: Dispatch) {
+    RELAY.set(Some((relay, None)));
+    follow();
+}
 
-    /// Puts the relay into its place as soon as the program has a subscriber. Not before: where it has none, `tracing` may write to the
-    /// `log` of another library, and any subscriber at all would end that in the whole program.
-    pub(crate) fn follow(&mut self) {
-        if self.relayed.is_none() && has_been_set() {
-            self.relayed = Some(set_default(&self.relay));
+/// Puts the relay of this thread, if it has one, into its place as soon as the program has a subscriber. Not before: where it has none, `tracing`
+/// may write to the `log` of another library, and any subscriber at all would end that in the whole program.
+pub(crate) fn follow() {
+    RELAY.with_borrow_mut(|relay| {
+        if let Some((relay, placed @ None)) = relay
+            && has_been_set()
+        {
+            *placed = Some(set_default(relay));
         }
-    }
+    });
 }
 
 struct Relay<F>(F);
@@ -86,7 +90,7 @@ pub(crate) struct LogLine {
 }
 
 impl LogLine {
-    /// Writes it to the subscriber of this thread.
+    /// Writes it to the subscriber of this thread, if its filter lets it pass.
     pub(crate) fn write(&self) {
         let Some((any, _)) = self.fields.first() else { return };
         let values: [(&Field, Option<&dyn Value>); FIELDS_MAX] =
@@ -94,7 +98,13 @@ impl LogLine {
                 Some((field, value)) => (field, Some(value as &dyn Value)),
                 None => (any, None),
             });
-        Event::dispatch(self.metadata, &self.metadata.fields().value_set(&values));
+        let values = self.metadata.fields().value_set(&values);
+        // As the macros of `tracing` do. A filter of one layer remembers what it has answered, and would let everything pass unasked.
+        get_default(|subscriber| {
+            if subscriber.enabled(self.metadata) {
+                subscriber.event(&Event::new(self.metadata, &values));
+            }
+        });
     }
 
     fn keep(&mut self, field: &Field, value: impl Value + Send + 'static) {
@@ -147,8 +157,12 @@ mod tests {
     struct Log(Arc<Mutex<Vec<String>>>);
 
     impl Subscriber for Log {
-        fn enabled(&self, _: &Metadata<'_>) -> bool {
-            true
+        fn register_callsite(&self, _: &'static Metadata<'static>) -> Interest {
+            Interest::sometimes()
+        }
+
+        fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+            metadata.target() != "unwanted"
         }
 
         fn event(&self, event: &Event<'_>) {
@@ -207,6 +221,7 @@ mod tests {
             let error: &(dyn std::error::Error + 'static) = &why;
             tracing::info!(n = -1, m = 2_u64, x = 0.5, is = true, word = "a word", "what {}", "happened");
             tracing::warn!(target: "a::library", %why, error, asked = ?Some(3), none = tracing::field::Empty);
+            tracing::info!(target: "unwanted", "nobody is told of this");
             tracing::trace!(big = u128::MAX, small = i128::MIN, text = String::from("owned"));
         };
         tracing::subscriber::with_default(log.clone(), log_all);

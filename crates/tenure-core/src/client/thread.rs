@@ -1,7 +1,6 @@
 //! The thread `tenure-io`: moves what waits to be sent to the engine, in calls by lane and shard, and gives each request its answer.
 
 use std::future::poll_fn;
-use std::pin::pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
@@ -12,7 +11,7 @@ use crate::client::batch::Lane;
 use crate::client::call::{Answered, Call};
 use crate::client::connection::{NewClient, Shared};
 use crate::client::ledger::{Ledger, Now, Sent};
-use crate::client::log_relay::{self, RelayedThread};
+use crate::client::log_relay;
 use crate::client::teller::mark_io_thread;
 use crate::clock::{Instant, Timer};
 use crate::engine::{Connect, Shard, Wake};
@@ -34,17 +33,13 @@ pub(crate) fn start(
     };
     let thread = move || {
         mark_io_thread();
-        let mut this = RelayedThread::new(relay);
+        log_relay::begin(relay);
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let runtime = match runtime {
             Ok(runtime) => runtime,
             Err(error) => return drop(ready.send(Err(failed("cannot start an event loop", error)))),
         };
-        let mut served = pin!(serve(connect, new, ready));
-        runtime.block_on(poll_fn(|cx| {
-            this.follow();
-            served.as_mut().poll(cx)
-        }));
+        runtime.block_on(serve(connect, new, ready));
     };
     let started = std::thread::Builder::new().name("tenure-io".to_owned()).spawn(thread);
     started.map(drop).map_err(|error| {
@@ -107,6 +102,7 @@ impl Loop {
     async fn run(mut self) {
         let (mut close_by, mut due) = (Instant::NEVER, Instant::NEVER);
         loop {
+            log_relay::follow();
             let now = self.shared.clock.now();
             self.note_lateness(now, due);
             if self.shared.is_closing() {

@@ -50,6 +50,26 @@ fn kazoo_and_a_mutex_take_turns() {
     assert!(ours > ROUNDS / 4, "ours had its turns too: {ours}");
 }
 
+/// A lock of kazoo makes sure of its node once. That node must not be a container, which the servers remove.
+#[test]
+fn a_node_that_kazoo_shares_stays() {
+    let server = ZooKeeperServer::start(&ZooKeeperOptions::default());
+    for layout in ["kazoo", "curator"] {
+        let client = connect(&format!("{}/{layout}?{BRIEF}&layout={layout}", server.url()));
+        drop(pollster::block_on(client.mutex("nightly").acquire()).expect("it is free"));
+    }
+    raw(&server.url(), async |client| {
+        let is_there = |path| {
+            let client = client.clone();
+            async move { client.check_stat(path).await.expect("an answer").is_some() }
+        };
+        wait_for("the other node is removed", || {
+            (!pollster::block_on(is_there("/curator/nightly"))).then_some(())
+        });
+        assert!(is_there("/kazoo/nightly").await, "the servers removed it");
+    });
+}
+
 /// As Curator's `InterProcessMutex` makes its nodes: `LockInternals` sorts what comes after `lock-`.
 #[test]
 fn curators_nodes_and_a_mutex_exclude_each_other() {
