@@ -136,8 +136,8 @@ const VARIANTS: &str = "/^conformance::(cluster|ensemble|five|older_tables|pgbou
 /// queue. What a client does by itself when it hears nothing is the same on all ways.
 const ROUTED: &str = "/::(claims|death|fifo|observe|several)::|::processes_(that_contend|share_a_queue)_/";
 
-/// What tests tests: that they tell scripts without one of their rules from those that have all. It starts dozens of servers, and fails by a change of
-/// those tests alone, so `cargo xtask check` runs it (profile `random`).
+/// What tests tests: that they tell scripts without one of their rules from those that have all. It starts dozens of servers, and finds no fault of the
+/// scripts that the tests themselves do not find, so `cargo xtask check` alone runs it (profile `random`).
 const WEAKENED: &str = "test(/::a_(weaker_operation|weaker_script|script_that_bears_less)_is_caught$/)";
 
 /// What needs programs of others (those of Prometheus, nginx, systemd, Python, a browser) and is of no engine: the fast loop leaves it out, too.
