@@ -22,6 +22,7 @@ mod engine;
 mod state;
 
 use stateright::{Checker, HasDiscoveries, Model, Property};
+use tenure_core::testing::random::cases;
 
 use client::{Client, Phase};
 use engine::Message::{self, Claim, Release, Renew, Waiting};
@@ -35,8 +36,10 @@ const WINDOW: u8 = 2;
 /// How long a waiter lives without a heartbeat: longer than the window, as in the engines.
 const WAITER_TTL: u8 = 3;
 
-/// For the full rule: 1.7 million states, the most that take about 10 s of CPU under the dev profile.
-const STEADY: Bounds = Bounds { in_flight_max: 5, claims_max: 3, restarts_max: 0 };
+/// For the full rule: 330,000 states, 5 s of CPU under the dev profile.
+const STEADY: Bounds = Bounds { in_flight_max: 4, claims_max: 3, restarts_max: 0 };
+/// The same where more is tried than in the ordinary suite: 1.7 million states, 30 s.
+const STEADY_AND_MORE: Bounds = Bounds { in_flight_max: 5, ..STEADY };
 /// For the weaker forms: three messages at once are enough for each counter-example.
 const SMALL: Bounds = Bounds { in_flight_max: 3, claims_max: 2, restarts_max: 0 };
 /// A restart makes the space twenty times as large: 1.1 million states, 5 s of CPU; a fourth message, 60 s.
@@ -257,7 +260,8 @@ fn assert_breaks(rule: Rule, bounds: Bounds, promise: &'static str) {
 
 #[test]
 fn under_the_full_rule_a_client_that_believes_it_holds_is_held() {
-    assert_holds(FULL, STEADY, 1_500_000);
+    let (bounds, states_min) = if cases(1) > 1 { (STEADY_AND_MORE, 1_500_000) } else { (STEADY, 300_000) };
+    assert_holds(FULL, bounds, states_min);
 }
 
 #[test]

@@ -482,6 +482,8 @@ impl Model for Protocol {
         for (client, is) in state.clients.iter().enumerate() {
             match is {
                 Client::Idle { claims: 0 } => {}
+                // Clients are alike while they are idle: which of them begins does not matter.
+                Client::Idle { .. } if !self.counts_twice && state.clients[..client].contains(is) => {}
                 Client::Idle { .. } => actions.push(Action::Begin(client)),
                 Client::Claiming { to_ask, to_stamp, .. } => {
                     for fate in self.fates(state) {
