@@ -27,7 +27,7 @@ const EPOCH: Duration = Duration::from_secs(1_800_000_000);
 /// How many resources a seed has, and how many turns they take together.
 const RESOURCES: usize = 3;
 const TURNS: usize = 120;
-const SEEDS: u32 = 6;
+const SEEDS: u32 = 4;
 /// How often is repeated what is not answered in time.
 const REPEATS_MAX: usize = 10;
 

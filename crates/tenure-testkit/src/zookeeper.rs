@@ -18,8 +18,9 @@ pub use ensemble::ZooKeeperEnsemble;
 /// those that it needs for TLS.
 const CLASSES: &str = "/usr/share/java/zookeeper.jar:/usr/share/java/slf4j-simple.jar:\
     /usr/share/java/netty-codec.jar:/usr/share/java/netty-resolver.jar";
-/// Small and soon there: a server of a test lives for seconds.
-const JAVA: [&str; 3] = ["-Xmx192m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"];
+/// Small and soon there: a server of a test lives for seconds, in which to compile what runs seldom is not worth it.
+const JAVA: [&str; 4] =
+    ["-Xmx192m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:CompileThresholdScaling=3"];
 /// What only Java is told.
 const PROPERTIES: [&str; 5] = [
     // A killed *process* loses nothing without fsync, and no test cuts the power.

@@ -571,7 +571,7 @@ const FAILED_ONCE: [u64; 4] = [
 fn the_functions_do_what_step_does() {
     world(["", ""], Form::Function, |world| {
         FAILED_ONCE.into_iter().for_each(|seed| world.compare(seed..seed + 1));
-        world.compare(seeds(75));
+        world.compare(seeds(40));
         // Nothing is left of the resources but what slot pools remember, and that goes too.
         let is_empty = || world.server.ask(&["DBSIZE"]) == Reply::Integer(0);
         assert!(!is_empty());
@@ -582,7 +582,7 @@ fn the_functions_do_what_step_does() {
 
 #[test]
 fn the_scripts_do_what_step_does() {
-    world(["", ""], Form::Text, |world| world.compare(300..300 + u64::from(cases(25))));
+    world(["", ""], Form::Text, |world| world.compare(300..300 + u64::from(cases(15))));
 }
 
 /// Each rule of the scripts, and a script without it.
