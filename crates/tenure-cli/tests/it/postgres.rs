@@ -136,7 +136,7 @@ mod alone {
     }
 
     fn crowded() -> (PostgresServer, World) {
-        let server = PostgresServer::start(&PostgresOptions::default().setting("max_connections", "100"));
+        let server = PostgresServer::start(&PostgresOptions::default().setting("max_connections", "50"));
         let world = World::on(server.url());
         (server, world)
     }

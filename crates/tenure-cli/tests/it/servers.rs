@@ -224,13 +224,13 @@ pub(crate) fn assert_told_that_it_is_down(world: &World, port: u16) {
 
 /// The work ends by the deadline of its lease when the server dies, which `kill` does. Returns what the command said.
 pub(crate) fn work_ends_with_the_lease_when_the_server_dies(world: &World, kill: impl FnOnce()) -> Output {
-    let run = world.start_run(&["x", "--ttl", "1s"], "echo $$ > pid; while :; do sleep 0.02; done");
+    let run = world.start_run(&["x", "--ttl", "3s"], "echo $$ > pid; while :; do sleep 0.02; done");
     let pid = world.pid("pid");
     let killed_at = now();
     kill();
     wait_for("end of the work", || (!is_alive(pid)).then_some(()));
     let took = killed_at.elapsed();
-    assert_in_time(took, Duration::from_millis(1200));
+    assert_in_time(took, Duration::from_millis(3200));
     // The command itself goes on trying to release for a while.
     let output = finish(run);
     assert_eq!(code(&output), 76, "{output:?}");
@@ -240,16 +240,18 @@ pub(crate) fn work_ends_with_the_lease_when_the_server_dies(world: &World, kill:
 
 /// A holder keeps its lock, and others wait, while `replace` has the server restarted or another one take over.
 pub(crate) fn a_hold_outlives_a_server(world: &World, ttl: &str, replace: impl FnOnce()) {
-    let run = world.start_run(&["x", "--ttl", ttl], "echo $$ > pid; while ! test -e go; do sleep 0.01; done");
+    let script = "echo $$ > pid; while ! test -e go; do sleep 0.01; done";
+    let mut run = world.tenure(&["run", "x", "--ttl", ttl, "--", "sh", "-c", script]);
+    // Shown if it fails.
+    let run = world.spawn(run.env("TENURE_LOG", "debug"));
     world.pid("pid");
     let token = world.token();
     replace();
-    assert_eq!(world.token(), token);
+    let kept = world.token();
     let busy = world.run(&["x", "--wait", "0s"], "true");
-    assert_eq!(code(&busy), 75, "{busy:?}");
     fs::write(world.path("go"), "").expect("a file");
     let output = finish(run);
-    assert_eq!(code(&output), 0, "{output:?}");
+    assert_eq!((kept, code(&busy), code(&output)), (token, 75, 0), "{busy:?}, and the holder {output:?}");
 }
 
 /// Each wrong URL is refused, and its password `hunter2` is not shown. The right one is taken, and its `swordfish` is not shown
@@ -301,9 +303,9 @@ pub(crate) fn a_queue_is_served_in_order_though_a_worker_is_killed(world: &World
 }
 
 /// How many processes come at once to a server that takes half as many connections.
-pub(crate) const CROWD: usize = 200;
+pub(crate) const CROWD: usize = 100;
 
-/// Two hundred processes at once, each with its lock, where the server has no room for all: each waits for its turn.
+/// A hundred processes at once, each with its lock, where the server has no room for all: each waits for its turn.
 pub(crate) fn a_crowd_of_runs_waits_for_room(world: &World) {
     let runs: Vec<_> = (0..CROWD)
         .map(|number| {

@@ -66,13 +66,14 @@ impl World {
 
     /// Starts the command; it is killed with the world if it still runs.
     pub(crate) fn start(&self, arguments: &[&str]) -> Child {
-        let child = self
-            .tenure(arguments)
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .expect("the command starts");
-        self.pids.borrow_mut().push(child.id());
+        self.spawn(&mut self.tenure(arguments))
+    }
+
+    /// As [`World::start`], for a command with more than arguments.
+    pub(crate) fn spawn(&self, command: &mut Command) -> Child {
+        let child =
+            command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the command starts");
+        self.watch(child.id());
         child
     }
 
