@@ -1,5 +1,7 @@
 //! Very many who want one name at the same moment.
 
+use std::time::Duration;
+
 use futures_util::future::join_all;
 use tenure_core::{Settings, Tenure};
 use tenure_testkit::postgres::{PostgresOptions, PostgresServer};
@@ -15,7 +17,9 @@ fn two_hundred_clients_that_claim_one_name_at_once_are_all_served() {
     let url = server.url();
     let mut clients: Vec<Tenure> = Vec::new();
     while clients.len() < CLIENTS {
-        let some = (0..20).map(|_| Tenure::connect_with(connector(&url), Settings::default()));
+        // They stand in line for one row, and the server serves them as fast as the machine lets it.
+        let settings = || Settings::new().answer_timeout(Duration::from_secs(10));
+        let some = (0..20).map(|_| Tenure::connect_with(connector(&url), settings()));
         let some = pollster::block_on(join_all(some));
         clients.extend(some.into_iter().map(|client| client.expect("the server answers")));
     }
