@@ -75,8 +75,8 @@ fn a_full_redis_is_waited_for() {
 fn a_redis_that_is_silent_for_a_while_is_asked_again() {
     let server = RedisServer::start(RedisOptions::default());
     let world = World::on(server.url());
-    // It lets clients in, but answers no claim for longer than they wait for an answer.
-    server.command(&["CLIENT", "PAUSE", "4500", "WRITE"]);
+    // It lets clients in, but answers no claim for longer than they take to begin and wait for an answer.
+    server.command(&["CLIENT", "PAUSE", "8000", "WRITE"]);
     let refused = world.start_run(&["z", "--wait", "0s"], "true");
     let waiting = [world.start_run(&["x"], "echo ran"), world.start(&["cache", "k", "--", "echo", "ran"])];
     for one in waiting {

@@ -328,8 +328,18 @@ fn replicas_that_acknowledge_are_counted_and_those_that_do_not_are_no_fault() {
     run(async {
         let client = Client::of(&format!("{}?replicas=1", master.url()));
         let increment = |_| redis::cmd("INCR").arg("n").to_owned();
-        let (value, incarnation, acknowledged) = client.servers.with_replicas(0, increment).await.unwrap();
-        assert_eq!((value, acknowledged), (Value::Int(1), 1));
+        // On a busy machine a replica may be late.
+        let mut asked = 0;
+        let incarnation = loop {
+            let (value, incarnation, acknowledged) =
+                client.servers.with_replicas(0, increment).await.unwrap();
+            asked += 1;
+            assert_eq!(value, Value::Int(asked));
+            if acknowledged == 1 {
+                break incarnation;
+            }
+            assert!(asked < 50, "no replica acknowledges");
+        };
         assert_eq!(client.servers.incarnation(0).unwrap_or(incarnation), incarnation);
         replica.stop();
         // Many that wait, one behind the other, all have their answers in time; and no other command waits for them.
