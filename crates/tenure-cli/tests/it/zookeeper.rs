@@ -9,7 +9,7 @@ use tenure_testkit::zookeeper::{ZooKeeperEnsemble, ZooKeeperOptions, ZooKeeperSe
 
 use crate::world::{World, code, stderr, stdout, wait_for};
 
-/// A ttl of one second on servers with ticks of 200 ms.
+/// A session of three seconds on servers with ticks of 200 ms.
 const BRIEF: &str = "session_timeout=3s&tick=200ms";
 /// On a busy machine a server in Java is silent for seconds.
 const SESSION: Duration = Duration::from_secs(10);
