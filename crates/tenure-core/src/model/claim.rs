@@ -448,7 +448,7 @@ pub struct Grant {
 pub struct Waiting {
     /// Its place, 1 for the head; an upper bound beyond [`crate::model::record::POSITION_EXACT_MAX`].
     pub position: u32,
-    /// The largest token that the resource had given when this was answered.
+    /// The largest token that the resource had given when this was answered, or a larger number. The claim's own token lies beyond.
     pub horizon: Token,
     /// For the head of the queue: when the next hold ends by itself, since an expiry makes no event.
     pub look_in: Option<Duration>,

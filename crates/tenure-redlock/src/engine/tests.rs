@@ -349,6 +349,37 @@ fn with_one_server_away_the_others_say_who_holds() {
 }
 
 /// Takes and gives back so many mutexes, one after the other.
+/// The server that was heard first had a number that no other one has, and is away when the claim is granted.
+#[test]
+fn a_waiter_gets_a_larger_token_than_it_was_told_whichever_servers_answer() {
+    with_servers(&RedisOptions::default(), async |quorum, servers| {
+        let mut holder = claim(1, "told");
+        let won = quorum.attempt(vec![holder.clone()]).await;
+        assert!(matches!(won[..], [Attempt::Won(_)]), "it is free: {won:?}");
+        let ahead = SystemClock.time_of_day().micros() + 60_000_000;
+        let key = quorum.key_text(&holder.resource);
+        servers[0].command(&["SET", &format!("tenure.1.C:{key}"), &format!("{ahead:016}")]);
+        holder.id = ClaimId::new(2);
+        let waiter = Claim { wait: true, ..holder };
+        let told = loop {
+            // Until the first server is among those that are heard.
+            match &quorum.attempt(vec![waiter.clone()]).await[..] {
+                [Attempt::Waiting(waiting)] if waiting.horizon.get() >= ahead => break waiting.horizon,
+                [Attempt::Waiting(_)] => {}
+                other => panic!("it waits: {other:?}"),
+            }
+        };
+        servers[0].stop();
+        let release = Release { claim: ClaimId::new(1), is_unused: false, maybe_in_flight: false };
+        let released = ReleaseRequest { resource: waiter.resource.clone(), release };
+        quorum.release_all(&[released]).await;
+        let won = quorum.attempt(vec![waiter]).await;
+        servers[0].cont();
+        let [Attempt::Won(grant)] = &won[..] else { panic!("it is free: {won:?}") };
+        assert!(grant.token > told, "{} lies beyond {told}", grant.token);
+    });
+}
+
 async fn take_turns(quorum: &Arc<Quorum>, count: u128) {
     for id in 1..=count {
         let claim = claim(id, &format!("turn {id}"));

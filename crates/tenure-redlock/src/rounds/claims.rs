@@ -114,8 +114,11 @@ impl Quorum {
         let over: Vec<_> = over.map(|own| (own.reached(), own)).collect();
         forget_on_all(self, over, Ending::Released { is_unused: true, is_finished: true });
         for (at, attempt) in &attempts {
-            if matches!(attempt, Attempt::Busy(_) | Attempt::Fresh(_) | Attempt::Finished) {
-                self.owned().remove(claims[*at].id);
+            let id = claims[*at].id;
+            match attempt {
+                Attempt::Busy(_) | Attempt::Fresh(_) | Attempt::Finished => drop(self.owned().remove(id)),
+                Attempt::Waiting(waiting) => self.owned().has_told(id, waiting.horizon),
+                _ => {}
             }
         }
         attempts.into_values().collect()
@@ -610,6 +613,7 @@ fn waiting(busy: &[&NodeBusy], most: usize) -> Waiting {
     let mut positions: Vec<u32> = busy.iter().map(|busy| busy.position).filter(|at| *at > 0).collect();
     positions.sort_unstable();
     let position = positions.get(positions.len() / 2).copied().unwrap_or(1);
+    // Of a bare majority any server may be the one that has the largest token; or one that was late with a grant and has a number of its own.
     let horizon = Token::new(busy.iter().map(|busy| busy.counter).max().unwrap_or(0));
     // A server that refused because others wait says nothing of an end.
     let ends = busy.iter().filter_map(|busy| busy.free_in).collect::<Vec<_>>();

@@ -21,6 +21,9 @@ pub(crate) struct Own {
     pub(crate) attempt: u32,
     /// Its place among those that wait: the same number on all servers.
     pub(crate) ticket: u64,
+    /// The largest horizon that it was told while it waited. Its token lies beyond, although a horizon of a quorum may be larger than all tokens
+    /// (unless servers are an hour ahead: then no claim's proposal counts there).
+    pub(crate) told: Token,
     /// What it holds.
     pub(crate) held: Option<Held>,
     /// When its user was last heard of.
@@ -138,6 +141,13 @@ impl Owned {
         own.clone()
     }
 
+    /// Notes a horizon that a claim was told.
+    pub(crate) fn has_told(&mut self, claim: ClaimId, horizon: Token) {
+        if let Some(own) = self.claims.get_mut(&claim) {
+            own.told = own.told.max(horizon);
+        }
+    }
+
     pub(crate) fn remove(&mut self, claim: ClaimId) -> Option<Own> {
         self.claims.remove(&claim)
     }
@@ -160,6 +170,7 @@ impl Own {
             claim,
             attempt: 0,
             ticket,
+            told: Token::ZERO,
             held: None,
             heard_at: now,
             copies: copies.clone(),

@@ -94,7 +94,7 @@ fn plain_life(own: &Own) -> u64 {
     if is_plain { in_millis(terms.ttl) } else { 0 }
 }
 
-/// Whether two claims differ in nothing but their names, ids, floors and tickets.
+/// Whether two claims differ in nothing but their names, ids, floors, tickets and what they were told.
 fn are_alike((one, slot): &(Own, Option<u32>), (next, next_slot): &(Own, Option<u32>)) -> bool {
     let what = |own: &Own| (own.claim.client, own.claim.wait, own.claim.floor_forced, own.attempt);
     let terms_alike = Arc::ptr_eq(&one.claim.terms, &next.claim.terms) || one.claim.terms == next.claim.terms;
@@ -109,7 +109,10 @@ fn run(asked: &[(Own, Option<u32>)], proposal: u64) -> (usize, u64) {
         let (floor, first_floor) = (next.0.claim.floor.get(), first.0.claim.floor.get());
         // Floors below the proposal do not matter, unless a server's clock is very wrong.
         let floors_alike = floor == first_floor || floor.max(first_floor) < proposal;
-        next.0.ticket == first.0.ticket + *at as u64 * step && floors_alike && are_alike(first, next)
+        let (told, first_told) = (next.0.told.get(), first.0.told.get());
+        let told_alike = told == first_told || told.max(first_told) < proposal;
+        let is_next = next.0.ticket == first.0.ticket + *at as u64 * step;
+        is_next && floors_alike && told_alike && are_alike(first, next)
     };
     (asked.iter().enumerate().take_while(is_of_run).count(), step)
 }
@@ -127,6 +130,7 @@ pub(crate) fn claims(
         let (count, step) = run(rest, proposal);
         let (alike, others) = rest.split_at(count.max(1));
         let floor = alike.iter().map(|(own, _)| own.claim.floor.get()).max().unwrap_or(0);
+        let told = alike.iter().map(|(own, _)| own.told.get()).max().unwrap_or(0);
         let what = format!(
             "{} {} {} {} {} {floor} {} {} {step} {} {}",
             letter(own),
@@ -134,7 +138,7 @@ pub(crate) fn claims(
             digit(own.claim.wait),
             digit(own.claim.terms.unless_fresh),
             digit(own.claim.floor_forced),
-            proposal.max(floor + 1),
+            proposal.max(floor.max(told) + 1),
             own.ticket,
             life(own),
             plain_life(own),
