@@ -33,7 +33,9 @@ fn compare(run: &mut Run, folder_of_ours: &str, arguments: &[String]) -> Outcome
     std::fs::create_dir_all(&classes)
         .map_err(|error| format!("cannot make {}: {error}", classes.display()))?;
     // The soak and the stores are programs of the tests, and nobody measures them.
-    let tests = format!("build {WORKSPACE} --bin tenure --bin anchors --bin tenure-chaos --example stores");
+    let tests = format!(
+        "build --profile test {WORKSPACE} --bin tenure --bin anchors --bin tenure-chaos --example stores"
+    );
     let mut build = run.cargo(&tests);
     if !run.command("programs of the tests", &mut build) {
         return Ok(());

@@ -32,7 +32,7 @@ pub(crate) fn start(run: &mut Run, mut args: Args) -> Outcome<()> {
         let third = if third == "commit" { of_commit(run)? } else { third };
         words.extend(["--third".to_owned(), third]);
     }
-    let mut chaos = run.cargo("run --quiet --package tenure-chaos --");
+    let mut chaos = run.cargo("run --quiet --profile test --package tenure-chaos --");
     run.command("chaos", chaos.args(words));
     Ok(())
 }

@@ -134,7 +134,7 @@ impl Run {
     /// The same, and with it what else cargo is told to build.
     pub(crate) fn programs_and(&mut self, name: &str, more: &str) -> bool {
         let which = "--bin tenure --example stores --example thin_clients";
-        let mut build = self.cargo(&format!("build {WORKSPACE} {which} {more}"));
+        let mut build = self.cargo(&format!("build --profile test {WORKSPACE} {which} {more}"));
         self.command(name, &mut build)
     }
 

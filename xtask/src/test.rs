@@ -96,7 +96,7 @@ fn suite(run: &mut Run, scope: &Scope, profile: &str) -> Outcome<()> {
     run.command("tests", &mut tests);
     if matches!(scope, Scope::Everything) {
         let mut worlds = run.cargo("test --release --package tenure-core --test it");
-        run.command("worlds", worlds.args(["simulation::in_every_world"]).env("TENURE_SEEDS", WORLDS));
+        run.command("worlds", worlds.arg("simulation::in_every_world").env("TENURE_SEEDS", WORLDS));
         let mut quorums = run.cargo("test --release --package tenure-redlock --lib");
         run.command(
             "worlds of a quorum",
@@ -145,9 +145,10 @@ const WEAKENED: &str = "test(/::(a_(weaker_operation|weaker_script|script_that_b
 /// `tenure-testkit/src/server.rs` sees to it that what starts a server is left out.
 const PROGRAMS: &str = "test(/(^|::)(prometheus|packaging|schemathesis|dashboard)::|_promtool_/)";
 
-/// How much of what is random is tried before a change lands: worlds of the core's simulation, and how many times the cases of the ordinary
-/// suite.
-pub(crate) const CHECK: [(&str, &str); 2] = [("TENURE_SEEDS", "100000"), ("TENURE_CASES_TIMES", "4")];
+/// How much of what is random is tried before a change lands: worlds of the core's simulation and of a quorum's, and how many times the cases
+/// of the ordinary suite.
+pub(crate) const CHECK: [(&str, &str); 3] =
+    [("TENURE_SEEDS", "100000"), ("TENURE_QUORUMS", "240"), ("TENURE_CASES_TIMES", "4")];
 /// How many are run when everything is.
 const WORLDS: &str = "10000000";
 /// The same of the simulation of a quorum.

@@ -63,7 +63,7 @@ const CALM_AFTER: Duration = Duration::from_secs(8);
 /// How long everybody then has to be served.
 const QUIET: Duration = Duration::from_secs(120);
 /// How many worlds are run, unless the environment says otherwise. `cargo xtask test --everything` runs some seven thousand times as many.
-const SEEDS: u32 = 60;
+const SEEDS: u32 = 24;
 /// Seeds whose worlds were broken once.
 const KEPT: &[u64] = &[
     // A value was served that one server had, after a newer one: of the others one had that, and one had forgotten it while it was replaced.
@@ -419,7 +419,7 @@ fn worlds_that_were_broken_once_are_not_broken() {
 
 #[test]
 fn the_same_seed_gives_the_same_world() {
-    for seed in 0..8 {
+    for seed in 0..3 {
         assert_eq!(run_or_name(seed), run_or_name(seed), "of seed {seed}");
     }
 }
