@@ -16,9 +16,8 @@ use tenure_metrics::Listener;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::sync::OwnedSemaphorePermit;
-use tokio_rustls::TlsAcceptor;
 
-use crate::access::{Peer, certificate};
+use crate::access::Peer;
 use crate::drain::Stage;
 use crate::front::Front;
 use crate::health::Part;
@@ -29,6 +28,7 @@ use crate::limits::{
 use crate::pace::{Pace, Paced, Socket};
 use crate::pause::pause;
 use crate::places::Places;
+use crate::tls::Acceptor;
 
 /// How long it rests after an error of the system: no more files, say.
 const REST: Duration = Duration::from_millis(100);
@@ -42,7 +42,7 @@ enum Accepted {
 }
 
 /// Accepts until the server leaves.
-pub(crate) async fn serve(listener: Listener, front: Arc<Front>, tls: Option<TlsAcceptor>, places: Places) {
+pub(crate) async fn serve(listener: Listener, front: Arc<Front>, tls: Option<Acceptor>, places: Places) {
     loop {
         front.app.health.turned(Part::AcceptLoop);
         let next = async {
@@ -74,7 +74,7 @@ async fn accept(listener: &Listener) -> std::io::Result<Accepted> {
     }
 }
 
-async fn begin(accepted: Accepted, front: Arc<Front>, tls: Option<TlsAcceptor>, place: OwnedSemaphorePermit) {
+async fn begin(accepted: Accepted, front: Arc<Front>, tls: Option<Acceptor>, place: OwnedSemaphorePermit) {
     let open = front.app.counting.connected();
     match accepted {
         Accepted::Unix(stream) => talk(stream, front, Peer::default()).await,
@@ -94,14 +94,12 @@ async fn begin(accepted: Accepted, front: Arc<Front>, tls: Option<TlsAcceptor>, 
     drop((open, place));
 }
 
-async fn talk_by_tls(tls: TlsAcceptor, stream: TcpStream, front: Arc<Front>, peer: Peer) {
+async fn talk_by_tls(tls: Acceptor, stream: TcpStream, front: Arc<Front>, peer: Peer) {
     let shaken = tokio::time::timeout(HANDSHAKE_MAX, tls.accept(stream)).await;
     if shaken.is_err() {
         front.app.counting.refused("slow");
     }
-    if let Ok(Ok(stream)) = shaken {
-        let shown = stream.get_ref().1.peer_certificates().and_then(<[_]>::first);
-        let names = shown.map(certificate::names).unwrap_or_default();
+    if let Ok(Ok((stream, names))) = shaken {
         talk(stream, front, Peer { names, is_tls: true, ..peer }).await;
     }
 }

@@ -2,7 +2,6 @@
 //!
 //! The id of a claim is no secret, since it is in the store: each verb is checked against the *name*.
 
-pub(crate) mod certificate;
 pub(crate) mod cookie;
 pub(crate) mod file;
 pub(crate) mod forwarded;

@@ -62,7 +62,6 @@ use tenure_core::{Error, ErrorKind, Result, Tenure};
 use tenure_metrics::{Address, Format, Listener};
 use tokio::runtime::Handle as Runtime;
 use tokio::sync::Notify;
-use tokio_rustls::TlsAcceptor;
 
 use places::Places;
 
@@ -84,6 +83,7 @@ use front::Front;
 use health::Health;
 use open_claims::OpenClaims;
 use page::Pages;
+use tls::Acceptor;
 use waiting::Waiting;
 
 /// A server that listens, and answers once it is [run](Server::run).
@@ -92,7 +92,7 @@ pub struct Server {
     listener: Listener,
     address: Address,
     options: Options,
-    tls: Option<TlsAcceptor>,
+    tls: Option<Acceptor>,
     reload: Arc<Notify>,
 }
 
@@ -181,7 +181,7 @@ impl Server {
             refused(error).with_hint("`tenure serve token NAME --allow 'claim PREFIX'` makes an entry")
         })?;
         let cookies = cookies(&options)?;
-        let tls = options.tls.as_ref().map(tls::acceptor).transpose()?;
+        let tls = options.tls.as_ref().map(Acceptor::new).transpose()?;
         let (listener, address) = options.listen.listen().map_err(|error| {
             let why = tenure_core::error::plain(&error.to_string());
             Error::new(ErrorKind::Unsupported, "serve", format!("cannot listen at {}: {why}", options.listen))

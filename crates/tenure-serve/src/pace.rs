@@ -13,8 +13,6 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpStream, UnixStream};
 use tokio::time::{Instant, Sleep, sleep_until};
 
-use tokio_rustls::server::TlsStream;
-
 use crate::limits::{HEAD_MAX, STALL_MAX};
 use crate::multiplexed::{Multiplexed, Open};
 
@@ -45,12 +43,6 @@ impl Socket for UnixStream {
     /// Its other end is in this machine: it is there or not.
     fn give_up_after(&self, _millis: u32) -> io::Result<()> {
         Ok(())
-    }
-}
-
-impl<S: Socket> Socket for TlsStream<S> {
-    fn give_up_after(&self, millis: u32) -> io::Result<()> {
-        self.get_ref().0.give_up_after(millis)
     }
 }
 

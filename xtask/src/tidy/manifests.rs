@@ -9,6 +9,7 @@ const FACADE: &str = "crates/tenure/";
 /// Where a feature breaks the product on purpose.
 const MUTANTS: &str = "crates/tenure-core/src/mutants.rs";
 const TRACES: &str = "crates/tenure-cli/src/traces.rs";
+const TLS: &str = "crates/tenure-serve/src/tls.rs";
 const TRACES_TESTS: &str = "crates/tenure-cli/tests/it/traces.rs";
 
 /// Names and starts of names of packages that speak to a store.
@@ -46,8 +47,8 @@ pub(crate) fn core_is_pure(tree: &Tree) -> Vec<Finding> {
     names.map(|name| Finding::of("pure-core", CORE, format!("the core must not depend on {name}"))).collect()
 }
 
-/// Finds code outside of the facade that depends on a feature, but on `testing`, what no release may have, and on `mutants` and
-/// the command's `otlp` in one file each.
+/// Finds code outside of the facade that depends on a feature, but on `testing`, what no release may have, and on `mutants`, the
+/// server's `tls` and the command's `otlp` in one file each.
 pub(crate) fn features_stay_in_the_facade(tree: &Tree) -> Vec<Finding> {
     let conditions = ["cfg(", "cfg_attr(", "cfg!("];
     let mut findings = Vec::new();
@@ -57,6 +58,7 @@ pub(crate) fn features_stay_in_the_facade(tree: &Tree) -> Vec<Finding> {
             let squeezed = squeezed.replace(concat!("feature=", "\"testing\""), "");
             let squeezed = match path {
                 TRACES | TRACES_TESTS => squeezed.replace(concat!("feature=", "\"otlp\""), ""),
+                TLS => squeezed.replace(concat!("feature=", "\"tls\""), ""),
                 MUTANTS => squeezed.replace(concat!("feature=", "\"mutants\""), ""),
                 _ => squeezed,
             };
