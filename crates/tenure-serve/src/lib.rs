@@ -166,7 +166,7 @@ impl Server {
     ///
     /// # Errors
     /// [`ErrorKind::Invalid`] for an address that others reach without a file of tokens, for a file that cannot be read, for a certificate;
-    /// [`ErrorKind::Unsupported`] if the address cannot be had.
+    /// [`ErrorKind::Unsupported`] if the address cannot be had, or for TLS that was left out.
     pub fn bind(tenure: Tenure, options: Options) -> Result<Server> {
         if let Address::Tcp(address) = &options.listen
             && options.tokens.is_none()

@@ -78,7 +78,7 @@ impl Options {
         self
     }
 
-    /// Speaks TLS (default: plain HTTP).
+    /// Speaks TLS (default: plain HTTP). It takes the feature `tls`.
     #[must_use]
     pub fn tls(mut self, tls: Tls) -> Options {
         self.tls = Some(tls);

@@ -348,7 +348,6 @@ fn with_one_server_away_the_others_say_who_holds() {
     });
 }
 
-/// Takes and gives back so many mutexes, one after the other.
 /// The server that was heard first had a number that no other one has, and is away when the claim is granted.
 #[test]
 fn a_waiter_gets_a_larger_token_than_it_was_told_whichever_servers_answer() {
@@ -380,6 +379,20 @@ fn a_waiter_gets_a_larger_token_than_it_was_told_whichever_servers_answer() {
     });
 }
 
+/// No server follows a proposal that is more than an hour ahead: it would be left with its own count, which others do not have.
+#[test]
+fn a_horizon_that_is_far_ahead_is_not_proposed() {
+    with_a_quorum(async |quorum: &Arc<Quorum>| {
+        let before = SystemClock.time_of_day().micros();
+        let told = Token::new(before + 2 * 3_600_000_000);
+        let mut own = attempt(&claim(1, "far"), 1);
+        own.told = told;
+        let Value::Int(number) = asks(quorum, &own).await else { panic!("it is free") };
+        assert!(number.cast_unsigned() >= before, "{number} is the server's own count, at {before}");
+    });
+}
+
+/// Takes and gives back so many mutexes, one after the other.
 async fn take_turns(quorum: &Arc<Quorum>, count: u128) {
     for id in 1..=count {
         let claim = claim(id, &format!("turn {id}"));

@@ -117,7 +117,7 @@ impl Quorum {
             let id = claims[*at].id;
             match attempt {
                 Attempt::Busy(_) | Attempt::Fresh(_) | Attempt::Finished => drop(self.owned().remove(id)),
-                Attempt::Waiting(waiting) => self.owned().has_told(id, waiting.horizon),
+                Attempt::Waiting(waiting) => self.owned().note_told(id, waiting.horizon),
                 _ => {}
             }
         }

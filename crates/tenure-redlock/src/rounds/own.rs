@@ -142,7 +142,7 @@ impl Owned {
     }
 
     /// Notes a horizon that a claim was told.
-    pub(crate) fn has_told(&mut self, claim: ClaimId, horizon: Token) {
+    pub(crate) fn note_told(&mut self, claim: ClaimId, horizon: Token) {
         if let Some(own) = self.claims.get_mut(&claim) {
             own.told = own.told.max(horizon);
         }

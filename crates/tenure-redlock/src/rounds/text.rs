@@ -3,7 +3,9 @@
 use std::sync::Arc;
 
 use redis::Value;
+use tenure_core::clock::Timestamp;
 use tenure_core::model::claim::{ClaimId, Kind, Label};
+use tenure_core::model::token::Token;
 use tenure_redis::server::{Unexpected, in_millis, number, text};
 
 use super::node::Request;
@@ -130,7 +132,10 @@ pub(crate) fn claims(
         let (count, step) = run(rest, proposal);
         let (alike, others) = rest.split_at(count.max(1));
         let floor = alike.iter().map(|(own, _)| own.claim.floor.get()).max().unwrap_or(0);
-        let told = alike.iter().map(|(own, _)| own.told.get()).max().unwrap_or(0);
+        // No server follows a proposal that is too far ahead, and without one each has a number of its own.
+        let clock = Timestamp::from_micros(proposal);
+        let told = alike.iter().map(|(own, _)| own.told).filter(|told| !told.is_ahead_of(clock));
+        let told = told.max().unwrap_or(Token::ZERO).get();
         let what = format!(
             "{} {} {} {} {} {floor} {} {} {step} {} {}",
             letter(own),
