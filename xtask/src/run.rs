@@ -18,7 +18,7 @@ pub(crate) struct Run {
     started_at: Instant,
     steps: Vec<Step>,
     /// What is printed after all else.
-    conclusion: Option<String>,
+    conclusions: Vec<String>,
     /// What would make the next build faster is left out: it makes this one slower.
     builds_once: bool,
 }
@@ -55,7 +55,7 @@ impl Run {
     pub(crate) fn new() -> Self {
         let own = std::env::var_os("CARGO_MANIFEST_DIR").unwrap_or_else(|| env!("CARGO_MANIFEST_DIR").into());
         let root = Path::new(&own).parent().map_or_else(|| PathBuf::from("."), Path::to_path_buf);
-        Self { root, started_at: now(), steps: Vec::new(), conclusion: None, builds_once: false }
+        Self { root, started_at: now(), steps: Vec::new(), conclusions: Vec::new(), builds_once: false }
     }
 
     /// The root of the workspace.
@@ -162,7 +162,7 @@ impl Run {
 
     /// Keeps what is printed after all else, where a log that is cut still has it.
     pub(crate) fn conclude(&mut self, text: String) {
-        self.conclusion = Some(text);
+        self.conclusions.push(text);
     }
 
     /// Whether every step so far passed.
@@ -185,7 +185,7 @@ impl Run {
                 eprintln!("\nfailed: {}\nrepeat: {repeat}", step.name);
             }
         }
-        if let Some(conclusion) = &self.conclusion {
+        for conclusion in &self.conclusions {
             eprintln!("\n{conclusion}");
         }
         if self.has_passed() { ExitCode::SUCCESS } else { ExitCode::FAILURE }

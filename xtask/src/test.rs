@@ -20,6 +20,8 @@ enum Scope {
     Fast,
     /// Every store; of a variant, what routing can break.
     All,
+    /// What is of no engine and needs programs of others.
+    Programs,
     /// All there is.
     Everything,
     /// Only the tests of these engines.
@@ -31,10 +33,11 @@ impl Scope {
     fn tools(&self) -> Vec<&'static Tool> {
         match self {
             Scope::Fast => Vec::new(),
-            Scope::All => [&setup::of_engines()[..], &setup::FOR_SERVE].concat(),
+            Scope::All => [&setup::of_engines()[..], &[&setup::CURL]].concat(),
+            Scope::Programs => [&Scope::All.tools()[..], &setup::FOR_PROGRAMS].concat(),
             // Clients in other languages beside instances that are killed.
             Scope::Everything => {
-                [&Scope::All.tools()[..], &[&setup::JDK, &setup::NODE, &setup::PHP]].concat()
+                [&Scope::Programs.tools()[..], &[&setup::JDK, &setup::NODE, &setup::PHP]].concat()
             }
             Scope::Engines(engines) => engines.iter().flat_map(|engine| engine.tools).copied().collect(),
         }
@@ -93,7 +96,8 @@ pub(crate) fn start(run: &mut Run, mut args: Args) -> Outcome<()> {
 fn suite(run: &mut Run, scope: &Scope, profile: &str) -> Outcome<()> {
     prepare(run, scope)?;
     let mut tests = nextest(run, scope, profile)?;
-    run.command("tests", &mut tests);
+    let step = if matches!(scope, Scope::Programs) { "tests with programs of others" } else { "tests" };
+    run.command(step, &mut tests);
     if matches!(scope, Scope::Everything) {
         let mut worlds = run.cargo("test --release --package tenure-core --test it");
         run.command("worlds", worlds.arg("simulation::in_every_world").env("TENURE_SEEDS", WORLDS));
@@ -103,7 +107,7 @@ fn suite(run: &mut Run, scope: &Scope, profile: &str) -> Outcome<()> {
             quorums.arg("simulation::in_every_world").env("TENURE_QUORUMS", QUORUMS),
         );
     }
-    if !matches!(scope, Scope::Engines(_)) {
+    if !matches!(scope, Scope::Engines(_) | Scope::Programs) {
         let mut doc_tests = run.cargo(&format!("test --quiet --doc {WORKSPACE}"));
         run.command("doc tests", &mut doc_tests);
     }
@@ -141,8 +145,8 @@ const ROUTED: &str = "/::(claims|death|fifo|observe|several)::|::processes_(that
 /// `random`).
 const WEAKENED: &str = "test(/::(a_(weaker_operation|weaker_script|script_that_bears_less)|each_breakage_of_the_rules)_is_caught$/)";
 
-/// What needs programs of others (those of Prometheus, nginx, systemd, Python, a browser) and is of no engine: the fast loop leaves it out, too.
-/// `tenure-testkit/src/server.rs` sees to it that what starts a server is left out.
+/// What needs large programs of others (Prometheus, a browser, nginx, systemd, what knows OpenAPI) and is of no engine: whoever tests the engines
+/// need not install them. `cargo xtask check` runs it. `tenure-testkit/src/server.rs` sees to it that what starts a server is left out of the fast loop.
 const PROGRAMS: &str = "test(/(^|::)(prometheus|packaging|schemathesis|dashboard)::|_promtool_/)";
 
 /// How much of what is random is tried before a change lands: worlds of the core's simulation and of a quorum's, and how many times the cases
@@ -182,8 +186,9 @@ fn filter(scope: &Scope, packages: &[String]) -> Option<String> {
     };
     match scope {
         Scope::Everything => None,
-        Scope::All => Some(format!("not ((test({VARIANTS}) - test({ROUTED})) | {WEAKENED})")),
-        Scope::Engines(engines) => joined(engines.clone()),
+        Scope::Programs => Some(PROGRAMS.to_owned()),
+        Scope::All => Some(format!("not ((test({VARIANTS}) - test({ROUTED})) | {WEAKENED} | {PROGRAMS})")),
+        Scope::Engines(engines) => joined(engines.clone()).map(|filter| format!("({filter}) - {PROGRAMS}")),
         Scope::Fast => joined(ENGINES.iter().filter(|engine| engine.has_server()).collect())
             .map(|filter| format!("not ({filter} | {PROGRAMS})")),
     }
@@ -195,18 +200,23 @@ fn packages(tree: &Tree) -> Vec<String> {
     manifest::crates(tree).iter().filter_map(|(_, manifest)| name(manifest)).collect()
 }
 
-/// Runs the tests of all stores with profile `ci`, and tells in the end what they came to.
+/// Runs the tests of all stores.
 pub(crate) fn everywhere(run: &mut Run) -> Outcome<()> {
-    Report::forget(run.root());
     run.build_once();
-    let ran = suite(run, &Scope::All, "ci");
+    counted(run, &Scope::All)
+}
+
+/// Runs the tests of a scope with profile `ci`, and tells in the end what they came to.
+fn counted(run: &mut Run, scope: &Scope) -> Outcome<()> {
+    Report::forget(run.root());
+    let ran = suite(run, scope, "ci");
     let report = Report::read(run.root()).map(|report| run.conclude(report.to_string()));
     ran.and(report)
 }
 
-/// Runs more of what is random than [`everywhere`], and the tests in other languages.
+/// Runs what [`everywhere`] leaves out: programs of others, more of what is random, and the tests in other languages.
 pub(crate) fn beyond(run: &mut Run) -> Outcome<()> {
-    prepare(run, &Scope::All)?;
+    counted(run, &Scope::Programs)?;
     let mut random = run.cargo(&format!("nextest run {WORKSPACE} --profile random"));
     run.command("more of what is random", random.envs(CHECK));
     java::tests(run, false)?;
@@ -235,6 +245,7 @@ mod tests {
     #[test]
     fn a_variant_of_a_store_is_left_out_where_it_has_no_rule_of_its_own() {
         assert_eq!(filter(&Scope::Everything, &[]), None);
+        assert!(filter(&Scope::All, &[]).unwrap().contains(&filter(&Scope::Programs, &[]).unwrap()));
         assert!(filter(&Scope::All, &[]).unwrap().contains("sentinel"));
         let engines = engines::named("memory,local").unwrap();
         let filter = filter(&Scope::Engines(engines), &["tenure-local".to_owned()]).unwrap();

@@ -10,13 +10,17 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use pollster::block_on;
+use tenure_core::testing::random::more;
 use tenure_core::{ErrorKind, Tenure, Token};
 
 use crate::crew::{now, pause};
 
 /// How many items each producer pushes: it goes on while something is broken, but no further than the second. A queue on Redis takes hundreds in a
 /// second, one on an unoptimized ZooKeeper under load a dozen.
-const ITEMS: RangeInclusive<usize> = 100..=400;
+fn items() -> RangeInclusive<usize> {
+    more(40, 100)..=400
+}
+
 /// How many groups they are in.
 const GROUPS: usize = 5;
 const PRODUCERS: usize = 2;
@@ -56,9 +60,10 @@ pub fn while_it_works(
         });
         for (producer, client) in producers.iter().enumerate() {
             let (pushing, pushed, is_disturbed) = (&pushing, &pushed, &is_disturbed);
-            let is_enough = |number: usize| number >= *ITEMS.start() && !is_disturbed.load(Ordering::Relaxed);
+            let is_enough =
+                |number: usize| number >= *items().start() && !is_disturbed.load(Ordering::Relaxed);
             scope.spawn(move || {
-                for number in (0..*ITEMS.end()).take_while(|number| !is_enough(*number)) {
+                for number in (0..*items().end()).take_while(|number| !is_enough(*number)) {
                     push(client, producer, number, soon);
                     pushed.fetch_add(1, Ordering::Relaxed);
                 }

@@ -150,7 +150,7 @@ mod alone {
     }
 
     fn crowded() -> (MariaDbServer, World) {
-        let server = MariaDbServer::start(&MariaDbOptions::default().setting("max-connections", "50"));
+        let server = MariaDbServer::start(&MariaDbOptions::default().setting("max-connections", "30"));
         let world = World::on(server.url());
         (server, world)
     }

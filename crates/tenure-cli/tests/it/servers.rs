@@ -308,9 +308,9 @@ pub(crate) fn a_queue_is_served_in_order_though_a_worker_is_killed(world: &World
 }
 
 /// How many processes come at once to a server that takes half as many connections.
-pub(crate) const CROWD: usize = 100;
+pub(crate) const CROWD: usize = 60;
 
-/// A hundred processes at once, each with its lock, where the server has no room for all: each waits for its turn.
+/// Many processes at once, each with its lock, where the server has no room for all: each waits for its turn.
 pub(crate) fn a_crowd_of_runs_waits_for_room(world: &World) {
     let runs: Vec<_> = (0..CROWD)
         .map(|number| {

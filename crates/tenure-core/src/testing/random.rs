@@ -14,6 +14,12 @@ pub fn cases(ordinary: u32) -> u32 {
     ordinary * number(TIMES).map_or(1, |times| times as u32)
 }
 
+/// Returns `full` wherever more is tried than in the ordinary suite, and `ordinary` there: of what finds the same faults in smaller numbers, and
+/// takes long.
+pub fn more<T>(ordinary: T, full: T) -> T {
+    if cases(1) > 1 { full } else { ordinary }
+}
+
 /// As [`cases`], as seeds, which are printed. They are the same in each run, unless `TENURE_SEED` names the first.
 pub fn seeds(ordinary: u32) -> Range<u64> {
     let first = number(SEED).unwrap_or(0);

@@ -22,7 +22,7 @@ mod engine;
 mod state;
 
 use stateright::{Checker, HasDiscoveries, Model, Property};
-use tenure_core::testing::random::cases;
+use tenure_core::testing::random::more;
 
 use client::{Client, Phase};
 use engine::Message::{self, Claim, Release, Renew, Waiting};
@@ -262,14 +262,13 @@ fn assert_breaks(rule: Rule, bounds: Bounds, promise: &'static str) {
 
 #[test]
 fn under_the_full_rule_a_client_that_believes_it_holds_is_held() {
-    let (bounds, states_min) = if cases(1) > 1 { (STEADY_AND_MORE, 1_500_000) } else { (STEADY, 50_000) };
+    let (bounds, states_min) = more((STEADY, 50_000), (STEADY_AND_MORE, 1_500_000));
     assert_holds(FULL, bounds, states_min);
 }
 
 #[test]
 fn under_the_full_rule_no_belief_outlives_a_hold_that_a_restart_forgot() {
-    let (bounds, states_min) =
-        if cases(1) > 1 { (RESTARTING_AND_MORE, 1_000_000) } else { (RESTARTING, 90_000) };
+    let (bounds, states_min) = more((RESTARTING, 90_000), (RESTARTING_AND_MORE, 1_000_000));
     assert_holds(FULL, bounds, states_min);
 }
 

@@ -7,7 +7,7 @@ use tenure_conformance::queue_model::{Crowd, agrees_with_the_model, crowd};
 use tenure_core::ErrorKind;
 use tenure_core::engine::DynEngine;
 use tenure_core::model::claim::ClientId;
-use tenure_core::testing::random::cases;
+use tenure_core::testing::random::{cases, more};
 use tenure_testkit::SqlConnection;
 use tenure_testkit::mariadb::{self, MariaDbOptions, MariaDbServer};
 
@@ -102,7 +102,7 @@ fn nothing_is_lost_or_doubled_in_a_crowd() {
     let runtime = runtime();
     let url = mariadb::shared();
     let engines: Vec<_> = (0..8).map(|_| runtime.block_on(engine(&url))).collect();
-    for (groups, items) in [(50, 300), (3, 100)] {
+    for (groups, items) in more([(50, 120), (3, 60)], [(50, 300), (3, 100)]) {
         crowd(&runtime, &engines, &name("crowd"), Crowd { groups, items, workers: 2 });
     }
 }

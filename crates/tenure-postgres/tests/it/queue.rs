@@ -7,7 +7,7 @@ use tenure_conformance::queue_model::{Crowd, agrees_with_the_model, crowd};
 use tenure_core::engine::DynEngine;
 use tenure_core::engine::queue::{Interval, Push, Rules, Take};
 use tenure_core::model::claim::ClientId;
-use tenure_core::testing::random::cases;
+use tenure_core::testing::random::{cases, more};
 use tenure_core::{ClaimId, ErrorKind, Label, Name, Token};
 use tenure_testkit::postgres::{self, PostgresOptions, PostgresServer};
 use tenure_testkit::{SqlConnection, wait_for};
@@ -53,7 +53,7 @@ fn queues_do_what_the_model_says() {
 fn nothing_is_lost_or_doubled_in_a_crowd() {
     let runtime = runtime();
     let engines: Vec<_> = (0..8).map(|_| runtime.block_on(engine(&postgres::shared()))).collect();
-    for (groups, items) in [(50, 400), (3, 200)] {
+    for (groups, items) in more([(50, 120), (3, 60)], [(50, 400), (3, 200)]) {
         crowd(&runtime, &engines, &name("crowd"), Crowd { groups, items, workers: 2 });
     }
 }

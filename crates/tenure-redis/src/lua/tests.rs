@@ -20,7 +20,7 @@ use tenure_core::model::step::{
     Renewed, Resize, Withdraw, Woken, step,
 };
 use tenure_core::model::token::Token;
-use tenure_core::testing::random::{cases, seeds};
+use tenure_core::testing::random::{cases, more, seeds};
 use tenure_testkit::Reply;
 use tenure_testkit::redis::{RedisOptions, RedisServer};
 
@@ -571,7 +571,7 @@ const FAILED_ONCE: [u64; 4] = [
 fn the_functions_do_what_step_does() {
     world(["", ""], Form::Function, |world| {
         FAILED_ONCE.into_iter().for_each(|seed| world.compare(seed..seed + 1));
-        world.compare(seeds(40));
+        world.compare(seeds(more(15, 40)));
         // Nothing is left of the resources but what slot pools remember, and that goes too.
         let is_empty = || world.server.ask(&["DBSIZE"]) == Reply::Integer(0);
         assert!(!is_empty());
@@ -582,7 +582,7 @@ fn the_functions_do_what_step_does() {
 
 #[test]
 fn the_scripts_do_what_step_does() {
-    world(["", ""], Form::Text, |world| world.compare(300..300 + u64::from(cases(15))));
+    world(["", ""], Form::Text, |world| world.compare(300..300 + u64::from(cases(more(6, 15)))));
 }
 
 /// Each rule of the scripts, and a script without it.
@@ -720,7 +720,7 @@ fn a_batch_is_answered_as_its_requests_one_by_one() {
     let label = Label::new("host", 17, "program", "");
     let terms = [Duration::from_secs(5), Duration::from_secs(9)]
         .map(|ttl| Arc::new(Terms { ttl, ..Terms::of_mutex(label.clone()) }));
-    for seed in seeds(50) {
+    for seed in seeds(more(20, 50)) {
         let random = &mut fastrand::Rng::with_seed(seed);
         for _ in 0..6 {
             let count = random.usize(1..12);

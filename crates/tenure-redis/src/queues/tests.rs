@@ -18,7 +18,7 @@ use tenure_core::model::claim::{ClaimId, ClientId, Label, Name};
 use tenure_core::model::queue::record::PlainQueue;
 use tenure_core::model::queue::step;
 use tenure_core::model::token::Token;
-use tenure_core::testing::random::{cases, seeds};
+use tenure_core::testing::random::{cases, more, seeds};
 use tenure_testkit::Reply;
 use tenure_testkit::redis::{RedisOptions, RedisServer};
 use tokio::runtime::Runtime;
@@ -366,7 +366,7 @@ fn world<T>([old, new]: [&str; 2], are_functions: bool, with: impl FnOnce(&mut W
 #[test]
 fn the_functions_do_what_step_does() {
     world(["", ""], true, |world| {
-        world.compare(seeds(25));
+        world.compare(seeds(more(10, 25)));
         // Nothing is left of a queue but what ends by itself.
         for key in world.server.ask(&["KEYS", "*"]).parts() {
             let Reply::Integer(left) = world.server.ask(&["PTTL", &key.to_string()]) else {
@@ -382,7 +382,7 @@ fn the_functions_do_what_step_does() {
 
 #[test]
 fn the_scripts_do_what_step_does() {
-    world(["", ""], false, |world| world.compare(200..200 + u64::from(cases(10))));
+    world(["", ""], false, |world| world.compare(200..200 + u64::from(cases(more(4, 10)))));
 }
 
 /// Each rule of the operations, and the operations without it.

@@ -16,6 +16,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use stateright::{Checker, HasDiscoveries, Model, Property};
+use tenure_core::testing::random::more;
 
 use super::{Next, Stamped, Tally, Vote, majority};
 
@@ -630,12 +631,18 @@ fn the_strict_form_keeps_tokens_in_order_when_keys_end_early() {
 
 #[test]
 fn the_strict_form_holds_when_nodes_forget_and_are_quarantined() {
-    holds(Protocol { amnesia: Amnesia::Quarantined, ..STRICT });
+    holds(Protocol { faults: more(1, 2), amnesia: Amnesia::Quarantined, ..STRICT });
 }
 
 #[test]
 fn the_strict_form_keeps_tokens_in_order_when_nodes_forget_and_keys_end_early() {
-    holds(Protocol { ends_early: true, loses: false, amnesia: Amnesia::Quarantined, ..STRICT });
+    holds(Protocol {
+        faults: more(1, 2),
+        ends_early: true,
+        loses: false,
+        amnesia: Amnesia::Quarantined,
+        ..STRICT
+    });
 }
 
 #[test]

@@ -8,6 +8,7 @@ use std::time::Duration;
 use futures_util::future::{poll_immediate, try_join_all};
 use pollster::block_on;
 use tenure_conformance::queue_crew;
+use tenure_core::testing::random::more;
 use tenure_core::{Delivery, ErrorKind, Settings, Tenure};
 use tenure_testkit::zookeeper::{ZooKeeperEnsemble, ZooKeeperOptions, ZooKeeperServer};
 use tenure_testkit::{Loss, PATIENCE, Proxy, wait_for};
@@ -375,18 +376,18 @@ fn what_a_user_pushes_is_for_that_user_alone() {
 
 #[test]
 fn clients_on_one_queue_and_on_others_do_not_hinder_each_other() {
-    const ITEMS: usize = 60;
+    let items = more(20, 60);
     let server = start();
     let clients: Vec<Tenure> = (0..4).map(|_| connect(&brief(&server))).collect();
     std::thread::scope(|scope| {
         for (number, client) in clients.iter().enumerate() {
             scope.spawn(move || {
                 let own = format!("own {number}");
-                for item in 0..ITEMS {
+                for item in 0..items {
                     push(client, &own, "g", &item.to_string());
                     push(client, "shared", &format!("g{number}"), &item.to_string());
                 }
-                for item in 0..ITEMS {
+                for item in 0..items {
                     let delivery = next(client, &own);
                     assert_eq!(delivery.payload(), item.to_string().as_bytes(), "out of order");
                     block_on(delivery.ack()).expect("it is in flight");

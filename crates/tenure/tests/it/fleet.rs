@@ -1,7 +1,7 @@
 //! A fleet of consumers of which one is killed or stopped again and again: each item has its effect once at a fenced
 //! ledger, and each group in its order.
 //!
-//! The number of items is `TENURE_FLEET_ITEMS` (default 6,000; a hundredth of it are groups). A consumer is a process: this
+//! The number of items is `TENURE_FLEET_ITEMS` (default 2,400; a hundredth of it are groups). A consumer is a process: this
 //! test binary, which executes itself.
 
 use std::io::Read;
@@ -25,7 +25,7 @@ const TASKS: usize = 16;
 const TTL: Duration = Duration::from_secs(2);
 
 fn items() -> usize {
-    std::env::var("TENURE_FLEET_ITEMS").map_or(6_000, |items| items.parse().expect("a number"))
+    std::env::var("TENURE_FLEET_ITEMS").map_or(2_400, |items| items.parse().expect("a number"))
 }
 
 /// One that is called with a part of a second in it, so that a small run has its faults too.

@@ -217,13 +217,13 @@ fn damage_as_once(world: &mut World<'_>) {
 fn deleted_keys_let_nobody_in_beside_a_holder_and_heal() {
     world(["", ""], Form::Function, |world| {
         damage_as_once(world);
-        damage(world, false, seeds(20));
+        damage(world, false, seeds(more(8, 20)));
     });
 }
 
 #[test]
 fn deleted_keys_of_a_name_that_is_several_kinds_let_nobody_in_and_heal() {
-    world(["", ""], Form::Function, |world| damage(world, true, seeds(20)));
+    world(["", ""], Form::Function, |world| damage(world, true, seeds(more(8, 20))));
 }
 
 /// Each rule by which the scripts bear damage, and the scripts without it.
