@@ -123,7 +123,7 @@ const CHORES: [Chore; 18] = [
     Chore {
         name: "check",
         arguments: "",
-        summary: "what must pass beside the tests: lint, more of what is random, test --java, test --python, docs, api",
+        summary: "what must pass beside the tests: lint, tests with a browser and other programs, more of what is random, test --java, test --python, docs, api",
         start: ci::check,
     },
     Chore { name: "ci", arguments: "", summary: "check, and test --all", start: ci::start },

@@ -244,6 +244,8 @@ impl<S: QueueStore> Queues<S> {
         let mut signs = Signs { own: &self.own, overdue: self.store.has_signs().then(HashMap::new) };
         loop {
             if Instant::now() >= until {
+                // The next call goes on with what was read: it would never come further if it read all of it again.
+                *slot = known;
                 return Err(too_late(operation, tries));
             }
             let at = SystemClock.now();

@@ -36,6 +36,8 @@ struct Shared {
     doubt: Duration,
     /// How long a change takes.
     slow: Duration,
+    /// How long a read takes.
+    slow_read: Duration,
     /// How many rows one change may have; 0: any.
     rows_max: usize,
 }
@@ -82,6 +84,8 @@ impl QueueStore for Fake {
 
     async fn read(&self, _queue: &Name, wanted: &[KeyRange]) -> Result<Snapshot> {
         self.calls.fetch_add(1, Ordering::Relaxed);
+        let slow = self.shared().slow_read;
+        tokio::time::sleep_until(tokio::time::Instant::now() + slow).await;
         Ok(Fake::snapshot(&self.shared(), wanted))
     }
 
@@ -317,6 +321,41 @@ fn what_is_late_goes_back_when_there_is_an_interval() {
             (1, 1),
             "it learns how long a transaction takes, and nobody has seen the item"
         );
+    });
+}
+
+/// The lanes of a fleet that has died are read one after the other, which one call may have no time for.
+#[test]
+fn a_slow_store_is_cleared_by_calls_that_fail() {
+    const ITEMS: usize = 200;
+    let runtime =
+        tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
+    runtime.block_on(async {
+        let (shared, clients) = clients(2, u64::MAX);
+        let pushes = (0..ITEMS).map(|item| push(Some(&format!("g{item}")), vec![1])).collect();
+        clients[0].push(pushes).await;
+        let last = |client, count| Take {
+            rules: Arc::new(Rules { attempts_max: 1, ..Rules::clone(&rules(Interval::Off)) }),
+            ..take(client, count, Interval::Off)
+        };
+        assert_eq!(one_take(&clients[0], last(1, ITEMS)).await.items.len(), ITEMS);
+        {
+            let mut shared = shared.lock().unwrap();
+            shared.now = shared.now + 10 * SECOND;
+            shared.slow_read = Duration::from_millis(100);
+        }
+        let mut failed = 0;
+        let taken = loop {
+            match clients[1].take(vec![last(2, 1)]).await.pop().unwrap() {
+                Ok(taken) => break taken,
+                Err(_) if failed < ITEMS => failed += 1,
+                Err(error) => panic!("{error} after {failed} others"),
+            }
+        };
+        println!("{failed} calls failed");
+        assert!(failed > 0, "the store was not slow enough");
+        assert_eq!(taken.items, []);
+        assert_eq!(QueueEngine::stats(&clients[1], queue()).await.unwrap().dead, ITEMS as u64);
     });
 }
 
