@@ -238,8 +238,7 @@ impl<S: QueueStore> Queues<S> {
             requests.iter().take(STEP_MAX).flat_map(|request| hints(row_cache, request)).collect()
         };
         // Taken: a caller that is dropped midway leaves nothing that may be wrong.
-        let mut known = slot.take();
-        leave_to_others(&mut known).await;
+        let mut known = leave_to_others(slot.take()).await;
         let (mut is_fresh, mut tries, mut portion) = (false, 0u32, Portion::WHOLE);
         let mut signs = Signs { own: &self.own, overdue: self.store.has_signs().then(HashMap::new) };
         loop {
@@ -425,10 +424,12 @@ fn too_late(operation: &'static str, tries: u32) -> Error {
 }
 
 /// Waits if others, which have lost against this client, are to have the queue for a while.
-async fn leave_to_others(known: &mut Option<Known>) {
-    if let Some(until) = known.as_mut().and_then(|known| known.yields_until.take()) {
+async fn leave_to_others(known: Option<Known>) -> Option<Known> {
+    let mut known = known?;
+    if let Some(until) = known.yields_until.take() {
         sleep_until(until).await;
     }
+    Some(known)
 }
 
 /// A loser tries again at once, since one of the losers wins each time, and a pause would be a turn that is left to
