@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use crate::world::{World, code, finish, stderr, stdout};
+use crate::world::{WHO_LIVES, World, code, finish, stderr, stdout};
 use tenure_core::testing::busy::assert_in_time;
 
 /// A program that notes each of its runs.
@@ -104,9 +104,7 @@ fn a_loader_that_ends_takes_all_of_cmd_along_before_another_loads() {
         let script = "sh -c 'echo $$ > grandchild; exec sleep 60 2> /dev/null' & echo $$ > child; wait";
         let loader = world.start(&cache(&[], script));
         let (child, grandchild) = (world.pid("child"), world.pid("grandchild"));
-        let alive =
-            "for f in child grandchild; do kill -0 $(cat $f) 2>/dev/null && echo $f lives; done; true";
-        let next = world.start(&cache(&[], alive));
+        let next = world.start(&cache(&[], WHO_LIVES));
         world.wait_for_waiters(1);
         crate::world::signal(loader.id(), how);
         let output = finish(next);
@@ -123,9 +121,7 @@ fn a_stopped_loader_loses_cmd_before_another_loads() {
     let script = "sh -c 'echo $$ > grandchild; exec sleep 60 2> /dev/null' & echo $$ > child; wait";
     let loader = world.start(&cache(&["--lease", "1s"], script));
     let (child, grandchild) = (world.pid("child"), world.pid("grandchild"));
-    // What nobody has waited for yet has ended all the same.
-    let alive = "for f in child grandchild; do read -r pid name state rest 2>/dev/null </proc/$(cat $f)/stat && test $state != Z && echo $f lives; done; true";
-    let next = world.start(&cache(&[], alive));
+    let next = world.start(&cache(&[], WHO_LIVES));
     world.wait_for_waiters(1);
     let stopped_at = crate::world::now();
     crate::world::signal(loader.id(), rustix::process::Signal::STOP);

@@ -5,15 +5,18 @@ use std::time::Duration;
 
 use rustix::process::Signal;
 
-use crate::world::{World, append, code, finish, is_alive, keeper, now, signal, state, stderr, wait_for};
+use crate::world::{
+    WHO_LIVES, World, append, code, finish, is_alive, keeper, now, signal, state, stderr, wait_for,
+};
 
 /// Holds the lock with a child, and a grandchild that ignores SIGTERM.
 const FAMILY: &str = "sh -c \"trap '' TERM; echo \\$\\$ > grandchild; while :; do sleep 1; done\" &
     echo $$ > child; wait";
 
 /// Says whether the family still lives when the next one runs, and when that is.
-const NEXT: &str = "date +%s%N > started
-    for f in child grandchild; do kill -0 $(cat $f) 2>/dev/null && echo $f lives; done; true";
+fn next() -> String {
+    format!("date +%s%N > started\n{WHO_LIVES}")
+}
 
 #[allow(clippy::disallowed_methods, reason = "a time of day to compare with that of another process")]
 fn nanos_of_day() -> u128 {
@@ -34,7 +37,7 @@ fn killed_tenure_takes_its_work_along_before_the_next_runs() {
     let run = world.start_run(&["x"], FAMILY);
     let (child, grandchild) = (world.pid("child"), world.pid("grandchild"));
     let keeper = keeper(run.id());
-    let next = world.start_run(&["x"], NEXT);
+    let next = world.start_run(&["x"], &next());
     world.wait_for_waiters(1);
     let killed_at = nanos_of_day();
     signal(run.id(), Signal::KILL);
@@ -70,7 +73,7 @@ fn stopped_tenure_loses_its_work_at_the_deadline_and_says_so_on_waking() {
     let world = World::new();
     let run = world.start_run(&["x", "--ttl", "1s"], FAMILY);
     let (child, grandchild) = (world.pid("child"), world.pid("grandchild"));
-    let next = world.start_run(&["x", "--ttl", "1s"], NEXT);
+    let next = world.start_run(&["x", "--ttl", "1s"], &next());
     world.wait_for_waiters(1);
     let stopped_at = nanos_of_day();
     signal(run.id(), Signal::STOP);
@@ -128,7 +131,7 @@ fn work_that_does_not_end_when_asked_is_killed_after_the_grace() {
     let world = World::new();
     let run = world.start_run(&["x", "--ttl", "3s", "--grace", "100ms"], FAMILY);
     let (child, grandchild) = (world.pid("child"), world.pid("grandchild"));
-    let next = world.start_run(&["x"], NEXT);
+    let next = world.start_run(&["x"], &next());
     world.wait_for_waiters(1);
     let released = world.output(&["release", "x", "--token", &world.token(), "--force"]);
     assert_eq!(code(&released), 0, "{released:?}");
@@ -176,7 +179,7 @@ fn a_killed_keeper_ends_the_work() {
     let world = World::new();
     let run = world.start_run(&["x"], FAMILY);
     let (child, grandchild) = (world.pid("child"), world.pid("grandchild"));
-    let next = world.start_run(&["x"], NEXT);
+    let next = world.start_run(&["x"], &next());
     world.wait_for_waiters(1);
     signal(keeper(run.id()), Signal::KILL);
     let output = finish(run);
@@ -207,7 +210,7 @@ fn jobs_in_groups_of_their_own_die_too() {
     let run =
         world.start_run(&["x"], "set -m; sh -c 'echo $$ > child; sleep 60' & echo $$ > grandchild; wait");
     let (job, shell) = (world.pid("child"), world.pid("grandchild"));
-    let next = world.start_run(&["x"], NEXT);
+    let next = world.start_run(&["x"], &next());
     world.wait_for_waiters(1);
     signal(run.id(), Signal::KILL);
     let output = finish(next);

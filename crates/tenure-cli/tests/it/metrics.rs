@@ -349,8 +349,8 @@ fn a_writer_that_stands_still_holds_up_no_lease() {
 mod crowd {
     use super::*;
     use std::sync::atomic::{AtomicBool, Ordering};
+    use tenure_core::testing::random::more;
 
-    const RUNS: usize = 80;
     const JOBS: usize = 4;
 
     /// Reads all files again and again, as node_exporter does. Returns how often.
@@ -375,6 +375,7 @@ mod crowd {
 
     #[test]
     fn runs_that_are_killed_leave_whole_files_at_every_moment() {
+        let total = more(80, 200);
         let world = World::new();
         let directory = text_files(&world);
         let is_over = AtomicBool::new(false);
@@ -387,7 +388,7 @@ mod crowd {
         std::thread::scope(|scope| {
             let reader = scope.spawn(|| read_until(&directory, &is_over));
             let mut runs = Vec::new();
-            for number in 0..RUNS {
+            for number in 0..total {
                 let job = format!("job/{}", number % JOBS);
                 let mut flags = vec![job.as_str(), "--quiet", "--metrics-file", "textfiles"];
                 // Half of them wait, the others are busy most of the time.
@@ -412,7 +413,7 @@ mod crowd {
                 count(Some(75)),
                 count(Some(0))
             );
-            assert!(reads > RUNS && count(Some(0)) > JOBS);
+            assert!(reads > total && count(Some(0)) > JOBS);
         });
         for number in 0..JOBS {
             let job = format!("job/{number}");

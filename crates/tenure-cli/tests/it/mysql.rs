@@ -150,7 +150,9 @@ mod alone {
     }
 
     fn crowded() -> (MariaDbServer, World) {
-        let server = MariaDbServer::start(&MariaDbOptions::default().setting("max-connections", "30"));
+        let server = MariaDbServer::start(
+            &MariaDbOptions::default().setting("max-connections", (crate::servers::crowd() / 2).to_string()),
+        );
         let world = World::on(server.url());
         (server, world)
     }

@@ -136,7 +136,9 @@ mod alone {
     }
 
     fn crowded() -> (PostgresServer, World) {
-        let server = PostgresServer::start(&PostgresOptions::default().setting("max_connections", "30"));
+        let server = PostgresServer::start(
+            &PostgresOptions::default().setting("max_connections", (crate::servers::crowd() / 2).to_string()),
+        );
         let world = World::on(server.url());
         (server, world)
     }

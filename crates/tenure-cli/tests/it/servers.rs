@@ -13,6 +13,7 @@ use rustix::process::Signal;
 use crate::queue::{push, start_work};
 use crate::world::{World, code, finish, is_alive, now, signal, stderr, stdout, wait_for};
 use tenure_core::testing::busy::assert_in_time;
+use tenure_core::testing::random::more;
 
 /// Makes a test of each function of this file, in the world that `$world` makes. `nothing stays`: but of those that need
 /// something to outlive its client.
@@ -308,31 +309,35 @@ pub(crate) fn a_queue_is_served_in_order_though_a_worker_is_killed(world: &World
 }
 
 /// How many processes come at once to a server that takes half as many connections.
-pub(crate) const CROWD: usize = 60;
+pub(crate) fn crowd() -> usize {
+    more(60, 100)
+}
 
 /// Many processes at once, each with its lock, where the server has no room for all: each waits for its turn.
 pub(crate) fn a_crowd_of_runs_waits_for_room(world: &World) {
-    let runs: Vec<_> = (0..CROWD)
+    let crowd = crowd();
+    let runs: Vec<_> = (0..crowd)
         .map(|number| {
             world.start_run(&[&format!("m{number}"), "--wait", "60s"], "echo ran >> ran; sleep 0.3")
         })
         .collect();
     let outputs: Vec<_> = runs.into_iter().map(finish).collect();
     let failed: Vec<_> = outputs.iter().filter(|output| code(output) != 0).collect();
-    assert!(failed.is_empty(), "{} of {CROWD} failed: {:?}", failed.len(), failed[0]);
+    assert!(failed.is_empty(), "{} of {crowd} failed: {:?}", failed.len(), failed[0]);
     let ran = fs::read_to_string(world.path("ran")).expect("a file");
-    assert_eq!(ran.lines().count(), CROWD);
+    assert_eq!(ran.lines().count(), crowd);
 }
 
 /// As many want one value that nobody has: it is loaded once, and all have it.
 pub(crate) fn a_crowd_gets_one_value_that_is_loaded_once(world: &World) {
     let load = "echo loaded >> loads; sleep 1; echo value";
     let arguments = ["cache", "key", "--ttl", "1m", "--", "sh", "-c", load];
-    let readers: Vec<_> = (0..CROWD).map(|_| world.start(&arguments)).collect();
+    let crowd = crowd();
+    let readers: Vec<_> = (0..crowd).map(|_| world.start(&arguments)).collect();
     let outputs: Vec<_> = readers.into_iter().map(finish).collect();
     let failed: Vec<_> =
         outputs.iter().filter(|output| code(output) != 0 || stdout(output) != "value\n").collect();
-    assert!(failed.is_empty(), "{} of {CROWD} have no value: {:?}", failed.len(), failed[0]);
+    assert!(failed.is_empty(), "{} of {crowd} have no value: {:?}", failed.len(), failed[0]);
     let loads = fs::read_to_string(world.path("loads")).expect("a file");
     assert_eq!(loads, "loaded\n");
 }

@@ -9,6 +9,11 @@ use std::time::{Duration, Instant};
 use rustix::process::Signal;
 pub(crate) use tenure_testkit::{TestDirectory, finish, is_alive, signal, state, wait_for};
 
+/// Prints which of `child` and `grandchild`, files with a process id each, still live. A zombie does not, and `kill -0` would find it.
+pub(crate) const WHO_LIVES: &str = "for f in child grandchild; do
+    read -r pid name state rest </proc/$(cat $f)/stat && test $state != Z && echo $f lives
+    done 2>/dev/null; true";
+
 pub(crate) struct World {
     pub(crate) directory: TestDirectory,
     /// The URL of the engine, if it is not the directory `engine`.

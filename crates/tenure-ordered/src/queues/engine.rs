@@ -161,6 +161,11 @@ impl Known {
         Ok(known)
     }
 
+    /// What of it the next call has: all, unless it is too much.
+    fn kept(self) -> Option<Known> {
+        (self.row_cache.size() <= KNOWN_MAX).then_some(self)
+    }
+
     fn learn(&mut self, found: Vec<Found>, wanted: &[KeyRange]) {
         for (wanted, found) in wanted.iter().zip(found) {
             self.row_cache.learn(wanted, found);
@@ -244,7 +249,7 @@ impl<S: QueueStore> Queues<S> {
         loop {
             if Instant::now() >= until {
                 // The next call goes on with what was read: it would never come further if it read all of it again.
-                *slot = known;
+                *slot = known.and_then(Known::kept);
                 return Err(too_late(operation, tries));
             }
             let at = SystemClock.now();
@@ -293,7 +298,7 @@ impl<S: QueueStore> Queues<S> {
                 Ok(mut current) => {
                     let pause = (Instant::now() - sent).min(YIELD_MAX);
                     current.yields_until = (tries > 0).then(|| Instant::now() + 2 * pause);
-                    *slot = Some(current).filter(|current| current.row_cache.size() <= KNOWN_MAX);
+                    *slot = current.kept();
                     return Ok(answers);
                 }
                 Err(other) => known = Some(other),

@@ -87,7 +87,7 @@ fn two_thousand_wait_for_a_name_and_the_next_one_is_refused() {
     drop((last, lease));
 }
 
-/// Each of 10,000 leases is renewed by a read of its node every 10 s: what works beside that takes their time from them.
+/// Each of thousands of leases is renewed by a read of its node every 10 s: what works beside that takes their time from them.
 mod alone {
     use super::*;
 
