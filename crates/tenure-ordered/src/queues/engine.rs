@@ -582,15 +582,21 @@ impl<S: QueueStore> Queues<S> {
     async fn take_some(&self, take: &Take) -> Result<Taken> {
         let has_interval = take.rules.interval != Interval::Off;
         let slack = if has_interval { SLACK_MIN + *lock(&self.took) * 2 } else { Duration::ZERO };
+        let (counted_from, tried_at) = (AtomicU64::new(0), AtomicU64::new(0));
         let hints = |row_cache: &RowCache, take: &&Take| {
-            let items = ahead::items_of_places(row_cache, take.claims.len());
-            [vec![ahead::places(take.claims.len() + 2)], items].concat()
+            let (count, now) = (take.claims.len(), Timestamp::from_micros(tried_at.load(Ordering::Relaxed)));
+            // Each would be asked for by itself, and a dead fleet leaves many.
+            let cleared = ahead::worn_out(row_cache, now, take.rules.attempts_max, CLEARED_MAX);
+            if cleared.is_empty() {
+                return [vec![ahead::places(count + 2)], ahead::items_of_places(row_cache, count)].concat();
+            }
+            [vec![ahead::places(CLEARED_MAX + count + 2)], cleared].concat()
         };
-        let counted_from = AtomicU64::new(0);
         let takes = [take];
         let errand = Errand { operation: "take", queue: &take.queue, ttl: Some(take.rules.ttl) };
         let answers = self.serve(errand, &takes, hints, |context, take| {
             counted_from.store(context.at.nanos(), Ordering::Relaxed);
+            tried_at.store(context.now.micros(), Ordering::Relaxed);
             let (ttl, doubt) = (take.rules.ttl, context.doubt());
             let longer = |period: Duration| period + doubt + slack;
             let interval = match take.rules.interval {

@@ -270,6 +270,30 @@ pub(crate) mod ahead {
         [items, bodies].concat()
     }
 
+    /// The items that become dead letters first, and what comes after them in their groups, as far as it is known which these are.
+    pub(crate) fn worn_out(
+        row_cache: &RowCache,
+        now: Timestamp,
+        attempts_max: u32,
+        most: usize,
+    ) -> Vec<KeyRange> {
+        let places = places(most);
+        let lanes = row_cache.known(&places).map_while(|(place, value)| {
+            let lane: Lane = read(value).ok()?;
+            let is_worn_out = attempts_max != 0 && lane.attempts >= attempts_max && lane.ready_at <= now;
+            let first = lane.first.filter(|_| is_worn_out)?;
+            Some((read_lane(place.get(PLACE_BYTES..)?).ok()?, first))
+        });
+        let rows = lanes.flat_map(|(lane, first)| {
+            let behind = match &lane {
+                LaneId::Group(group) => next_in_group(row_cache, group, first),
+                LaneId::Item(_) => Vec::new(),
+            };
+            [item(first)].into_iter().chain(behind)
+        });
+        rows.collect()
+    }
+
     fn body_of(row_cache: &RowCache, item: &KeyRange) -> Option<KeyRange> {
         let value = row_cache.get(&item.from).ok()??;
         let stored: StoredItem<'_> = read(&value).ok()?;

@@ -324,29 +324,50 @@ fn what_is_late_goes_back_when_there_is_an_interval() {
     });
 }
 
-/// The lanes of a fleet that has died are read one after the other, which one call may have no time for.
+/// What takes an item for the last time.
+fn last_take(client: u64, count: usize) -> Take {
+    let rules = Rules { attempts_max: 1, ..Rules::clone(&rules(Interval::Off)) };
+    Take { rules: Arc::new(rules), ..take(client, count, Interval::Off) }
+}
+
+/// What a fleet leaves that has died with all it had, and a client that was not there.
+async fn dead_fleet(items: usize) -> (Arc<Mutex<Shared>>, Queues<Fake>) {
+    let (shared, mut clients) = clients(2, u64::MAX);
+    let pushes = (0..items).map(|item| push(Some(&format!("g{}", item * 7919 % 10_007)), vec![1])).collect();
+    clients[0].push(pushes).await;
+    assert_eq!(one_take(&clients[0], last_take(1, items)).await.items.len(), items);
+    {
+        let mut shared = shared.lock().unwrap();
+        shared.now = shared.now + 10 * SECOND;
+    }
+    (shared, clients.pop().unwrap())
+}
+
+/// What burying reads is asked for together.
+#[test]
+fn a_dead_fleet_is_cleared_in_few_calls() {
+    const ITEMS: usize = 200;
+    run(async {
+        let (_shared, client) = dead_fleet(ITEMS).await;
+        assert_eq!(one_take(&client, last_take(2, 1)).await.items, []);
+        let calls = client.store().calls.load(Ordering::Relaxed);
+        assert!(calls <= 25, "{calls} calls");
+        assert_eq!(QueueEngine::stats(&client, queue()).await.unwrap().dead, ITEMS as u64);
+    });
+}
+
+/// To clear what a fleet leaves takes several reads, for which one call may have no time.
 #[test]
 fn a_slow_store_is_cleared_by_calls_that_fail() {
     const ITEMS: usize = 200;
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
     runtime.block_on(async {
-        let (shared, clients) = clients(2, u64::MAX);
-        let pushes = (0..ITEMS).map(|item| push(Some(&format!("g{item}")), vec![1])).collect();
-        clients[0].push(pushes).await;
-        let last = |client, count| Take {
-            rules: Arc::new(Rules { attempts_max: 1, ..Rules::clone(&rules(Interval::Off)) }),
-            ..take(client, count, Interval::Off)
-        };
-        assert_eq!(one_take(&clients[0], last(1, ITEMS)).await.items.len(), ITEMS);
-        {
-            let mut shared = shared.lock().unwrap();
-            shared.now = shared.now + 10 * SECOND;
-            shared.slow_read = Duration::from_millis(100);
-        }
+        let (shared, client) = dead_fleet(ITEMS).await;
+        shared.lock().unwrap().slow_read = Duration::from_millis(700);
         let mut failed = 0;
         let taken = loop {
-            match clients[1].take(vec![last(2, 1)]).await.pop().unwrap() {
+            match client.take(vec![last_take(2, 1)]).await.pop().unwrap() {
                 Ok(taken) => break taken,
                 Err(_) if failed < ITEMS => failed += 1,
                 Err(error) => panic!("{error} after {failed} others"),
@@ -355,7 +376,7 @@ fn a_slow_store_is_cleared_by_calls_that_fail() {
         println!("{failed} calls failed");
         assert!(failed > 0, "the store was not slow enough");
         assert_eq!(taken.items, []);
-        assert_eq!(QueueEngine::stats(&clients[1], queue()).await.unwrap().dead, ITEMS as u64);
+        assert_eq!(QueueEngine::stats(&client, queue()).await.unwrap().dead, ITEMS as u64);
     });
 }
 
