@@ -21,7 +21,7 @@ const WITHIN_SECONDS: u64 = 60;
 /// How long it may take where there is nothing to find: it looks at everything.
 const WITHOUT_SECONDS: u64 = 300;
 /// What is built, once: with other packages the same crates would be built with other features.
-const BUILD: &str = "nextest run --cargo-quiet --features tenure-core/mutants --package tenure-core --package tenure-fence \
+const BUILD: &str = "nextest run --cargo-quiet --cargo-profile thorough --features tenure-core/mutants --package tenure-core --package tenure-fence \
                      --package tenure-redis --package tenure-redlock --package tenure-etcd --package tenure-chaos";
 /// The exit code of nextest when a test has failed.
 const TEST_FAILED: i32 = 100;
@@ -125,7 +125,7 @@ fn judge(root: &Path, catcher: Catcher, mutant: Option<&str>) -> Outcome<(Verdic
         }
         Catcher::Soak(engine, seconds, seed, more) => {
             let target = std::env::var_os("CARGO_TARGET_DIR").map_or(root.join("target"), PathBuf::from);
-            command.arg(target.join("debug/tenure-chaos")).args(["soak", engine, "--quiet"]);
+            command.arg(target.join("thorough/tenure-chaos")).args(["soak", engine, "--quiet"]);
             command.args(["--seconds", &seconds.to_string(), "--seed", &seed.to_string()]);
             command.args(more.split_whitespace());
         }

@@ -218,7 +218,11 @@ fn counted(run: &mut Run, scope: &Scope) -> Outcome<()> {
 pub(crate) fn beyond(run: &mut Run) -> Outcome<()> {
     counted(run, &Scope::Programs)?;
     let mut random = run.cargo(&format!("nextest run {WORKSPACE} --profile random"));
+    random.args(["--filterset", "not package(tenure-core)"]);
     run.command("more of what is random", random.envs(CHECK));
+    // Most of it is worlds, which pay for an optimized core.
+    let mut core = run.cargo("nextest run --cargo-profile thorough --package tenure-core --profile random");
+    run.command("more of what is random in the core", core.envs(CHECK));
     java::tests(run, false)?;
     python::tests(run, Wheel::Test)
 }

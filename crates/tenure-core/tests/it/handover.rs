@@ -282,8 +282,9 @@ fn counting_from_the_last_copy_of_the_claim_lets_belief_outlive_the_hold() {
 #[test]
 fn without_the_token_check_the_wake_of_an_earlier_grant_is_taken_for_the_present_one() {
     let forgets = Rule { remembers_finished: false, ..FULL };
-    assert_holds(Rule { token_check: false, ..FULL }, SMALL, 40_000);
-    check(forgets, SMALL, &[HELD]).assert_no_discovery(HELD);
+    let (bounds, states_min) = more((Bounds { in_flight_max: 2, ..SMALL }, 5_000), (SMALL, 40_000));
+    assert_holds(Rule { token_check: false, ..FULL }, bounds, states_min);
+    check(forgets, bounds, &[HELD]).assert_no_discovery(HELD);
     assert_breaks(Rule { token_check: false, ..forgets }, SMALL, HELD);
 }
 

@@ -30,7 +30,7 @@ use crate::world::{
 const MOVES_MAX: usize = 60;
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(cases(1024)))]
+    #![proptest_config(ProptestConfig::with_cases(cases(512)))]
 
     #[test]
     fn step_and_the_oracle_agree((kind, capacity) in shape(), moves in wild_moves(MOVES_MAX)) {
