@@ -10,7 +10,7 @@ use tenure_core::model::claim::{ClaimId, ClientId, Kind};
 use tenure_core::model::line::Entry;
 use tenure_core::{ErrorKind, Lease, Tenure};
 use tenure_testkit::etcd::{EtcdOptions, EtcdServer};
-use tenure_testkit::wait_for;
+use tenure_testkit::{Proxy, wait_for};
 
 use crate::crew::{assert_nothing_is_left, connect, keys, leases, now, pause, wait_for_waiters};
 
@@ -110,6 +110,25 @@ fn nothing_stays_behind_of_clients_that_have_waited_and_gone() {
     };
     wait_for("the end of all other leases", || leases(&server).iter().all(of_done).then_some(()));
     println!("{} ids are remembered", done.len());
+}
+
+/// A heartbeat that is answered while its claim leaves begins no watch, which nobody would end.
+#[test]
+fn who_gives_up_while_a_heartbeat_is_under_way_leaves_no_watch() {
+    const WAITERS: u32 = 20;
+    let server = start();
+    let watchers = || server.metric("etcd_debugging_mvcc_watcher_total");
+    let before = watchers();
+    let proxy = Proxy::start(([127, 0, 0, 1], server.port()));
+    let (holder, client) = (connect(&server.url()), connect(&format!("etcd://127.0.0.1:{}", proxy.port())));
+    let lease = pollster::block_on(holder.mutex("m").acquire()).expect("it is free");
+    proxy.delay(Duration::from_millis(100));
+    let mutex = client.mutex("m").ttl(Duration::from_secs(2));
+    let patience = |at: u32| Duration::from_secs(1) + Duration::from_millis(50) * at;
+    let waits = (0..WAITERS).map(|at| mutex.acquire_within(patience(at)));
+    assert!(pollster::block_on(join_all(waits)).iter().all(Result::is_err), "it is not handed over");
+    wait_for("the end of their watches", || (watchers() == before).then_some(()));
+    drop(lease);
 }
 
 #[test]

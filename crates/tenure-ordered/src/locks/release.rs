@@ -60,6 +60,8 @@ impl<S: Store> Shared<S> {
         unfinished.leaving.retain(|leaving| !answered.contains(&leaving.claim));
         let mut answers = claims.into_iter().zip(left).map(|(claim, left)| {
             let left = left?;
+            // Once more: a heartbeat that was answered meanwhile has found the claim there.
+            self.store.unwatch(claim);
             if left != Left::IsBroken {
                 self.owned().end(claim, now);
             } else if let Some(own) = self.owned().get_mut(claim) {
