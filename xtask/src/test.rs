@@ -138,7 +138,7 @@ fn prepare(run: &mut Run, scope: &Scope) -> Outcome<()> {
 const VARIANTS: &str = "/^conformance::(cluster|ensemble|five|older_tables|pgbouncer|sentinel)::/";
 /// Checks of what a way can break: hand-over and wakes, deaths, what is observed, batches over several servers, crowds of one lock and one
 /// queue. What a client does by itself when it hears nothing is the same on all ways.
-const ROUTED: &str = "/::(claims|death|fifo|observe|several)::|::processes_(that_contend|share_a_queue)_/";
+const ROUTED: &str = "/::(claims|death|fifo|observe)::|::(cluster|ensemble|five)::several::|::processes_(that_contend|share_a_queue)_/";
 
 /// What tests tests: that they tell scripts without one of their rules, and alerts that are broken, from those that are whole. It takes dozens of
 /// servers, and finds no fault of a script or an alert that the tests themselves do not find, so `cargo xtask check` alone runs it (profile

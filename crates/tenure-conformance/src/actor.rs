@@ -331,7 +331,9 @@ pub fn play<S: Setup>() {
 
 /// The actor's side.
 fn perform(connect: Connect, life: &Life, commands: impl Iterator<Item = String>, say: impl Fn(String)) {
-    let tenure = match pollster::block_on(Tenure::connect_with(connect, Settings::default())) {
+    // What fails late is judged where it is the matter: here a busy machine answers when it can.
+    let settings = Settings::new().answer_timeout(Duration::from_secs(10));
+    let tenure = match pollster::block_on(Tenure::connect_with(connect, settings)) {
         Ok(tenure) => tenure,
         Err(error) => return say(format!("failed\t{error}")),
     };

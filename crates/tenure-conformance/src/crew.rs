@@ -12,6 +12,7 @@ use futures_util::future::join;
 use tenure_core::clock::{Clock, Instant, SystemClock};
 use tenure_core::engine::Connect;
 use tenure_core::testing::busy::stretched;
+use tenure_core::testing::random::more;
 use tenure_core::{ErrorKind, Settings, Tenure};
 
 use crate::history::{Section, overlaps, stale_tokens};
@@ -194,7 +195,7 @@ fn work(shared: &Shared, client: &Tenure, number: usize, at: usize, name: &str) 
                 break;
             }
             section.until = seen;
-            pause(Duration::from_millis(1));
+            pause(more(Duration::from_millis(5), Duration::from_millis(1)));
         }
         shared.sections.lock().expect("no client panics").push((at, section));
         if let Err(error) = pollster::block_on(lease.release()) {

@@ -65,6 +65,7 @@ pub fn while_it_works(
             scope.spawn(move || {
                 for number in (0..*items().end()).take_while(|number| !is_enough(*number)) {
                     push(client, producer, number, soon);
+                    pause(more(Duration::from_millis(30), Duration::ZERO));
                     pushed.fetch_add(1, Ordering::Relaxed);
                 }
                 pushing.fetch_sub(1, Ordering::Relaxed);

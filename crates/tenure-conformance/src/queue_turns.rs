@@ -30,6 +30,8 @@ pub async fn those_who_are_gone_are_passed_over(setup: &dyn Setup) {
     let consumer = client.queue(queue.as_str()).interval(INTERVAL);
     gone[0].push(vec![push_of(&queue, None, "1"), push_of(&queue, None, "2")]).await;
     let first = next(setup, &consumer).await;
+    // On a busy machine it may have gone back, late for its interval, and be ready after the other.
+    let other = if text(&first) == "1" { "2" } else { "1" };
     for direct in &gone {
         // It asks in vain, and never again, nor does it hear a wake.
         assert!(direct.take(&queue, &rules, 1).await.items.is_empty(), "an interval is cut short");
@@ -38,6 +40,6 @@ pub async fn those_who_are_gone_are_passed_over(setup: &dyn Setup) {
     // Those before it let their turns pass, and then it comes.
     let second = within(COMES, "an item is handed out though those before are gone", consumer.next()).await;
     let second = second.expect("an item is handed out");
-    assert_eq!(text(&second), "2");
+    assert_eq!(text(&second), other);
     ack(setup, second).await;
 }

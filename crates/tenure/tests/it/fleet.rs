@@ -1,7 +1,7 @@
 //! A fleet of consumers of which one is killed or stopped again and again: each item has its effect once at a fenced
 //! ledger, and each group in its order.
 //!
-//! The number of items is `TENURE_FLEET_ITEMS` (default 2,400, and 6,000 under `--everything`; a hundredth of it are groups). A consumer is a process: this
+//! The number of items is `TENURE_FLEET_ITEMS` (default 1,500, and 6,000 under `--everything`; a hundredth of it are groups). A consumer is a process: this
 //! test binary, which executes itself.
 
 use std::io::Read;
@@ -27,7 +27,7 @@ const TTL: Duration = Duration::from_secs(2);
 
 fn items() -> usize {
     std::env::var("TENURE_FLEET_ITEMS")
-        .map_or_else(|_| more(2_400, 6_000), |items| items.parse().expect("a number"))
+        .map_or_else(|_| more(1_500, 6_000), |items| items.parse().expect("a number"))
 }
 
 /// One that is called with a part of a second in it, so that a small run has its faults too.
