@@ -65,7 +65,6 @@ pub fn while_it_works(
             scope.spawn(move || {
                 for number in (0..*items().end()).take_while(|number| !is_enough(*number)) {
                     push(client, producer, number, soon);
-                    pause(more(Duration::from_millis(30), Duration::ZERO));
                     pushed.fetch_add(1, Ordering::Relaxed);
                 }
                 pushing.fetch_sub(1, Ordering::Relaxed);
@@ -121,7 +120,7 @@ fn push(client: &Tenure, producer: usize, number: usize, soon: Duration) {
         assert!(now() < until, "{error}");
     }
     // It is to last for some faults.
-    pause(Duration::from_millis(2));
+    pause(Duration::from_millis(more(30, 2)));
 }
 
 fn consume(client: &Tenure) -> Option<Acked> {

@@ -22,13 +22,15 @@ pub fn wait_for<T>(what: &str, condition: impl Fn() -> Option<T>) -> T {
 /// Waits until a condition gives something, but no longer than the patience.
 #[allow(clippy::disallowed_methods, reason = "processes have no clock that a test could move")]
 pub(crate) fn poll<T>(patience: Duration, condition: impl Fn() -> Option<T>) -> Option<T> {
-    let until = Instant::now() + patience;
+    let began = Instant::now();
     loop {
         let found = condition();
-        if found.is_some() || Instant::now() >= until {
+        let waited = began.elapsed();
+        if found.is_some() || waited >= patience {
             return found;
         }
-        std::thread::sleep(Duration::from_millis(2));
+        // Some ask a server, or start a program: what takes seconds need not be asked for each moment.
+        std::thread::sleep((waited / 16).clamp(Duration::from_millis(2), Duration::from_millis(40)));
     }
 }
 

@@ -88,7 +88,7 @@ fn nobody_leads_is_an_answer() {
         world.output(&["run", "pool", "--slots", "2", "--", env!("CARGO_BIN_EXE_tenure"), "elect", "pool"]);
     assert_eq!((code(&output), stdout(&output).as_str()), (64, ""), "{output:?}");
     assert!(stderr(&output).contains("in use as a slot pool"), "{output:?}");
-    let run = world.start_run(&["x"], "echo $$ > pid; while ! test -e go; do sleep 0.01; done");
+    let run = world.start_run(&["x"], "echo $$ > pid; while ! test -e go; do sleep 0.1; done");
     world.pid("pid");
     let output = world.output(&["elect", "x"]);
     assert_eq!(code(&output), 0);
@@ -155,7 +155,7 @@ fn what_is_too_large_is_passed_on_and_not_stored() {
     let world = World::new();
     // It goes on only when what it wrote has come out on the other side.
     let script =
-        "head -c 400000 /dev/zero; while ! test -e go; do sleep 0.01; done; head -c 80000000 /dev/zero";
+        "head -c 400000 /dev/zero; while ! test -e go; do sleep 0.1; done; head -c 80000000 /dev/zero";
     let mut loader = world.start(&cache(&[], script));
     let mut output = loader.stdout.take().expect("a pipe");
     let mut first = vec![0; 400_000];
@@ -175,7 +175,7 @@ fn what_is_too_large_is_passed_on_and_not_stored() {
 fn a_signal_ends_the_waiting_for_another_loader() {
     let world = World::new();
     let loader =
-        world.start(&cache(&[], "echo ran >> runs; while ! test -e go; do sleep 0.01; done; echo value"));
+        world.start(&cache(&[], "echo ran >> runs; while ! test -e go; do sleep 0.1; done; echo value"));
     world.line("runs");
     let waiter = world.start(&cache(&[], SLOW));
     world.wait_for_waiters(1);
@@ -191,7 +191,7 @@ fn a_signal_ends_the_waiting_for_another_loader() {
 fn a_daemon_that_keeps_the_output_open_is_not_waited_for() {
     let world = World::new();
     let script = "setsid sh -c 'echo $$ > daemon; exec sleep 30 2> /dev/null' 2> /dev/null &
-        while ! test -s daemon; do sleep 0.01; done; echo value";
+        while ! test -s daemon; do sleep 0.1; done; echo value";
     let output = world.output(&cache(&[], script));
     assert_eq!((code(&output), stdout(&output).as_str()), (0, "value\n"), "{output:?}");
     let daemon = world.pid("daemon");

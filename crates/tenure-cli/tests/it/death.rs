@@ -51,7 +51,7 @@ fn killed_tenure_takes_its_work_along_before_the_next_runs() {
 #[test]
 fn a_killed_waiter_is_skipped() {
     let world = World::new();
-    let holder = world.start_run(&["x"], "echo $$ > pid; while ! test -e go; do sleep 0.01; done");
+    let holder = world.start_run(&["x"], "echo $$ > pid; while ! test -e go; do sleep 0.1; done");
     world.pid("pid");
     let waiter = world.start_run(&["x"], "echo ran > ran");
     world.wait_for_waiters(1);
@@ -105,7 +105,7 @@ fn a_program_that_ended_within_the_lease_counts_although_tenure_was_stopped() {
 #[test]
 fn a_broken_lease_ends_the_work() {
     let world = World::new();
-    let script = "trap 'echo term > got; exit 0' TERM; echo $$ > pid; while :; do sleep 0.02; done";
+    let script = "trap 'echo term > got; exit 0' TERM; echo $$ > pid; while :; do sleep 0.1; done";
     let run = world.start_run(&["x", "--ttl", "2s"], script);
     let pid = world.pid("pid");
     let token = world.token();
@@ -157,7 +157,7 @@ fn a_lost_lease_may_be_ignored() {
     let world = World::new();
     let run = world.start_run(
         &["x", "--ttl", "300ms", "--on-loss", "ignore"],
-        "echo $$ > pid; while ! test -e go; do sleep 0.01; done; exit 6",
+        "echo $$ > pid; while ! test -e go; do sleep 0.1; done; exit 6",
     );
     world.pid("pid");
     let released = world.output(&["release", "x", "--token", &world.token(), "--force", "--now"]);
@@ -193,7 +193,7 @@ fn a_killed_keeper_ends_the_work() {
 #[test]
 fn the_keeper_is_not_ended_by_mistake() {
     let world = World::new();
-    let run = world.start_run(&["x"], "echo $$ > pid; while ! test -e go; do sleep 0.01; done; exit 8");
+    let run = world.start_run(&["x"], "echo $$ > pid; while ! test -e go; do sleep 0.1; done; exit 8");
     world.pid("pid");
     let keeper = keeper(run.id());
     for number in [Signal::TERM, Signal::INT, Signal::HUP, Signal::QUIT, Signal::USR1, Signal::ALARM] {
@@ -259,7 +259,7 @@ fn the_only_holder_is_released_without_its_token_and_of_several_one_is_named() {
     let nobody = world.output(&["release", "x", "--force"]);
     assert_eq!(code(&nobody), 64, "{nobody:?}");
     assert!(stderr(&nobody).contains("nobody holds \"x\""), "{nobody:?}");
-    let script = "echo $$ >> pids; while ! test -e go; do sleep 0.01; done";
+    let script = "echo $$ >> pids; while ! test -e go; do sleep 0.1; done";
     let only = world.start_run(&["x", "--ttl", "2s"], script);
     wait_for("its start", || world.path("pids").exists().then_some(()));
     let released = world.output(&["release", "x", "--force"]);
@@ -294,7 +294,7 @@ fn releasing_what_only_rests_changes_nothing_and_says_so() {
 #[test]
 fn a_keeper_that_was_stopped_starts_nothing_when_the_lease_is_over() {
     let world = World::new();
-    let holder = world.start_run(&["x"], "echo $$ > pid; while ! test -e go; do sleep 0.01; done");
+    let holder = world.start_run(&["x"], "echo $$ > pid; while ! test -e go; do sleep 0.1; done");
     world.pid("pid");
     let run = world.start_run(&["x", "--ttl", "600ms", "--json"], "echo ran > ran");
     world.wait_for_waiters(1);

@@ -52,7 +52,7 @@ fn a_leader_that_dies_is_not_noticed() {
 #[test]
 fn a_command_that_was_stopped_for_too_long_has_lost_and_its_work_is_over() {
     let world = world();
-    let run = world.start_run(&["x", "--ttl", "1s"], "echo $$ > pid; while :; do sleep 0.02; done");
+    let run = world.start_run(&["x", "--ttl", "1s"], "echo $$ > pid; while :; do sleep 0.1; done");
     let pid = world.pid("pid");
     signal(run.id(), Signal::STOP);
     let next = world.run(&["x", "--wait", "20s"], &format!("! kill -0 {pid}"));

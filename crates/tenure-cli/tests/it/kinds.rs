@@ -8,7 +8,7 @@ use std::process::Child;
 use crate::world::{World, code, finish, stderr, stdout, wait_for};
 
 /// What a script waits for until the file `go` is there.
-const UNTIL_GO: &str = "while ! test -e go; do sleep 0.01; done";
+const UNTIL_GO: &str = "while ! test -e go; do sleep 0.1; done";
 
 /// Starts runs that hold until the file `go` is there, and waits until so many of them work.
 fn hold(world: &World, flags: &[&str], count: usize) -> Vec<Child> {

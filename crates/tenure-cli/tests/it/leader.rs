@@ -15,7 +15,7 @@ use crate::world::{World, code, finish, is_alive, signal, stderr, stdout, wait_f
 /// when the file `go` is there.
 const LEAD: &str = "while read token pid; do kill -0 $pid 2>/dev/null && echo $pid >> overlap; done < terms
     echo $TENURE_TOKEN $$ >> terms
-    while ! test -e go; do sleep 0.02; done; exit 7";
+    while ! test -e go; do sleep 0.1; done; exit 7";
 
 /// A term that was begun.
 #[derive(Debug)]

@@ -46,7 +46,7 @@ fn status_of_one_name_is_exact_and_answers_by_its_exit_code() {
     let world = World::new();
     let of = |name: &str| world.output(&["status", name]);
     assert_eq!((code(&of("x")), stdout(&of("x")).as_str()), (1, "nobody holds \"x\"\n"));
-    let run = world.start_run(&["x"], "echo $$ > pid; while ! test -e go; do sleep 0.01; done");
+    let run = world.start_run(&["x"], "echo $$ > pid; while ! test -e go; do sleep 0.1; done");
     world.pid("pid");
     assert_eq!(code(&of("x")), 0);
     assert!(stdout(&of("x")).lines().nth(1).is_some_and(|line| line.starts_with("x ")));
@@ -123,7 +123,7 @@ fn watch_shows_each_change_as_it_happens() {
     };
     let first = next();
     assert_eq!((first["event"].as_str(), first["name"].as_str()), (Some("idle"), Some("x")));
-    let holder = world.start_run(&["x"], "echo $$ > pid; while ! test -e go; do sleep 0.01; done");
+    let holder = world.start_run(&["x"], "echo $$ > pid; while ! test -e go; do sleep 0.1; done");
     world.pid("pid");
     let granted = next();
     assert_eq!(granted["event"], "granted");
@@ -145,7 +145,7 @@ fn watch_shows_each_change_as_it_happens() {
 #[test]
 fn watch_shows_changes_of_many_names() {
     let world = World::new();
-    let before = world.start_run(&["jobs/a"], "echo $$ > a; while ! test -e go; do sleep 0.01; done");
+    let before = world.start_run(&["jobs/a"], "echo $$ > a; while ! test -e go; do sleep 0.1; done");
     world.pid("a");
     let mut watch = world.start(&["watch", "jobs/", "--json"]);
     let mut lines = BufReader::new(watch.stdout.take().expect("a pipe")).lines();

@@ -72,7 +72,7 @@ fn what_a_run_counts_is_served_while_it_runs() {
     let world = World::new();
     let socket = format!("unix:{}", world.path("sock").display());
     let flags = ["jobs/1", "--metrics", &socket, "--scope", "job*", "--scopes-max", "5"];
-    let script = "trap 'exit 5' TERM; echo $$ > pid; while :; do sleep 0.01; done";
+    let script = "trap 'exit 5' TERM; echo $$ > pid; while :; do sleep 0.1; done";
     let run = world.start_run(&flags, script);
     world.pid("pid");
     let page = scrape_socket(&world, "sock");
@@ -102,7 +102,7 @@ fn what_a_run_counts_is_served_while_it_runs() {
 fn programs_are_told_where_the_page_is_and_have_no_part_in_it() {
     let world = World::new();
     let script = "ls /proc/self/fd | tr '\\n' ' '; grep SigBlk /proc/self/status; echo $$ > pid;
-        while ! test -e go; do sleep 0.01; done";
+        while ! test -e go; do sleep 0.1; done";
     let events = fs::File::create(world.path("events")).expect("a file");
     let mut run = world.tenure(&["run", "x", "--json", "--metrics", "127.0.0.1:0", "--", "sh", "-c", script]);
     let run = run
@@ -167,7 +167,7 @@ fn readers_that_do_not_read_cost_no_lease() {
     let run = world.start_run(
         // A busy machine may stand still for longer than shorter ones last.
         &["x", "--ttl", "2s", "--metrics", &socket],
-        "echo $$ > pid; while ! test -e go; do sleep 0.01; done",
+        "echo $$ > pid; while ! test -e go; do sleep 0.1; done",
     );
     world.pid("pid");
     let kept = r#"tenure_renewals_total{engine="local",outcome="kept"}"#;
@@ -186,7 +186,7 @@ fn readers_that_do_not_read_cost_no_lease() {
 fn queue_work_and_cache_serve_what_they_count() {
     let world = World::new();
     let socket = |name: &str| format!("unix:{}", world.path(name).display());
-    let wait = "echo $$ > pid; while ! test -e go; do sleep 0.01; done";
+    let wait = "echo $$ > pid; while ! test -e go; do sleep 0.1; done";
     assert_eq!(code(&world.output(&["queue", "push", "jobs/7", "one"])), 0);
     let work = world.start(&[
         "queue",
@@ -266,7 +266,7 @@ fn a_run_leaves_what_is_known_of_the_job() {
     );
     assert_eq!(failed.get("last_busy_timestamp_seconds"), None, "the program said so, not the lock");
     let holder =
-        world.start_run(&["nightly/report"], "echo $$ > pid; while ! test -e go; do sleep 0.01; done");
+        world.start_run(&["nightly/report"], "echo $$ > pid; while ! test -e go; do sleep 0.1; done");
     world.pid("pid");
     let (exit, busy) = run("true");
     assert_eq!((exit, busy["last_exit_code"], busy["last_success_timestamp_seconds"]), (75, 75.0, success));
@@ -301,7 +301,7 @@ fn a_killed_run_leaves_a_whole_file_and_the_next_one_corrects_it() {
     // While one of several runs, they are running.
     let flags = ["p", "--permits", "2", "--metrics-file", "textfiles"];
     let file = world.path("textfiles/tenure_run_p.prom");
-    let long = world.start_run(&flags, "echo $$ > long; while ! test -e go; do sleep 0.01; done");
+    let long = world.start_run(&flags, "echo $$ > long; while ! test -e go; do sleep 0.1; done");
     world.pid("long");
     assert_eq!(code(&world.run(&flags, "true")), 0);
     assert_eq!((known(&file)["running"], known(&file)["last_exit_code"]), (1.0, 0.0));
@@ -334,7 +334,7 @@ fn a_writer_that_stands_still_holds_up_no_lease() {
     let world = World::new();
     let file = text_files(&world).join("tenure_run_x.prom");
     let flags = ["x", "--ttl", "300ms", "--metrics-file", "textfiles"];
-    let run = world.start_run(&flags, "echo $$ > pid; while ! test -e go; do sleep 0.01; done; exit 6");
+    let run = world.start_run(&flags, "echo $$ > pid; while ! test -e go; do sleep 0.1; done; exit 6");
     world.pid("pid");
     wait_for("what it holds", || (known(&file)["running"] == 1.0).then_some(()));
     // As a process does that was stopped in the middle.

@@ -29,7 +29,7 @@ fn a_waiter_is_served_by_its_heartbeat() {
     let world = world();
     let holder = world.start_run(
         &["x", "--label", "the nightly one"],
-        "echo $$ > pid; while ! test -e go; do sleep 0.01; done",
+        "echo $$ > pid; while ! test -e go; do sleep 0.1; done",
     );
     world.pid("pid");
     let busy = world.run(&["x", "--wait", "0s"], "echo ran > ran");

@@ -112,7 +112,7 @@ fn work_of_another_user_is_waited_for_where_it_is_hidden() {
     let hidden =
         ["unshare", "--mount", "sh", "-c", "mount -t proc -o hidepid=2 proc /proc && exec \"$@\"", "sh"];
     // CMD ends, and leaves behind what can be neither seen nor ended.
-    let script = "./helper 2 pid & while ! test -s pid; do sleep 0.01; done; exit 0";
+    let script = "./helper 2 pid & while ! test -s pid; do sleep 0.1; done; exit 0";
     let run = start(&world, &hidden, &["run", "x", "--grace", "100ms", "--", "sh", "-c", script]);
     let pid = world.pid("pid");
     let next = format!("! kill -0 {pid} 2> /dev/null && ! test -e /proc/{pid}");

@@ -76,7 +76,7 @@ fn a_pooler_is_found_and_waiters_are_served_all_the_same() {
     let world = World::on(bouncer.url());
     let doctor = stdout(&world.output(&["doctor"]));
     assert!(doctor.contains("warning  wakes: no notification comes back"), "{doctor}");
-    let holder = world.start_run(&["x"], "echo $$ > pid; while ! test -e go; do sleep 0.01; done");
+    let holder = world.start_run(&["x"], "echo $$ > pid; while ! test -e go; do sleep 0.1; done");
     world.pid("pid");
     let waiter = world.start_run(&["x"], "true");
     world.wait_for_waiters(1);

@@ -11,7 +11,7 @@ use crate::world::{World, code, finish, is_alive, keeper, now, signal, stderr, s
 use tenure_core::testing::busy::assert_in_time;
 
 /// Says what it works on, and goes on until it is ended.
-const HANG: &str = "echo $$ >> pids; echo $TENURE_ATTEMPT >> attempts; while :; do sleep 0.02; done";
+const HANG: &str = "echo $$ >> pids; echo $TENURE_ATTEMPT >> attempts; while :; do sleep 0.1; done";
 
 pub(crate) fn push(world: &World, name: &str, flags: &[&str]) -> u64 {
     let output = world.output(&[&["queue", "push", name], flags].concat());
@@ -327,7 +327,7 @@ fn lanes_work_at_the_same_time_and_drain_ends_them() {
         push(&world, "x", &["a"]);
     }
     // Only if four run at once does any of them end.
-    let script = "touch run.$TENURE_ITEM; while [ $(ls | grep -c '^run') -lt 4 ]; do sleep 0.01; done";
+    let script = "touch run.$TENURE_ITEM; while [ $(ls | grep -c '^run') -lt 4 ]; do sleep 0.1; done";
     let output = work(&world, &["x", "--drain", "--parallel", "4"], script);
     assert_eq!(code(&output), 0, "{output:?}");
     assert_eq!(
@@ -346,7 +346,7 @@ fn drain_waits_for_what_is_held_back_and_for_what_others_have() {
     push(&world, "x", &["late", "--delay", "700ms"]);
     push(&world, "y", &["a"]);
     assert_eq!(stdout(&work(&world, &["x", "--drain"], "cat")), "late");
-    let other = start_work(&world, &["y"], "echo $$ > pid; while ! test -e go; do sleep 0.01; done");
+    let other = start_work(&world, &["y"], "echo $$ > pid; while ! test -e go; do sleep 0.1; done");
     world.pid("pid");
     let mut drain = start_work(&world, &["y", "--drain"], "true");
     wait_for_stats(&world, "y", "in_flight", 1);
@@ -406,7 +406,7 @@ fn a_worker_that_is_told_to_stop_finishes_what_runs_and_takes_nothing_new() {
     let world = World::new();
     push(&world, "x", &["a"]);
     push(&world, "x", &["b"]);
-    let worker = start_work(&world, &["x"], "echo $$ >> pids; while ! test -e go; do sleep 0.01; done; cat");
+    let worker = start_work(&world, &["x"], "echo $$ >> pids; while ! test -e go; do sleep 0.1; done; cat");
     world.pid("pids");
     signal(worker.id(), Signal::TERM);
     wait_for("that it was heard", || has_heard(worker.id()).then_some(()));
@@ -422,7 +422,7 @@ fn a_worker_that_is_told_to_stop_finishes_what_runs_and_takes_nothing_new() {
 fn a_worker_that_is_told_twice_ends_what_runs_and_puts_it_back() {
     let world = World::new();
     push(&world, "x", &["a"]);
-    let script = "trap 'echo term > got; exit 0' TERM; echo $$ >> pids; while :; do sleep 0.02; done";
+    let script = "trap 'echo term > got; exit 0' TERM; echo $$ >> pids; while :; do sleep 0.1; done";
     let worker = start_work(&world, &["x"], script);
     let cmd = world.pid("pids");
     signal(worker.id(), Signal::INT);

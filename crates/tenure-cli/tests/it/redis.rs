@@ -57,7 +57,7 @@ fn what_cannot_be_read_is_a_line_of_the_lists() {
 fn a_server_that_has_forgotten_the_hold_ends_the_work() {
     let server = RedisServer::start(RedisOptions::default());
     let world = World::on(server.url());
-    let run = world.start_run(&["x", "--ttl", "30s"], "echo $$ > pid; while :; do sleep 0.02; done");
+    let run = world.start_run(&["x", "--ttl", "30s"], "echo $$ > pid; while :; do sleep 0.1; done");
     let pid = world.pid("pid");
     let first: u64 = world.token().parse().expect("a token");
     let restarted_at = now();
@@ -161,7 +161,7 @@ fn the_rights_of_the_page_are_enough() {
     let watch = world.start(&["watch", "x"]);
     let holder = world.start_run(
         &["x", "--ttl", "1s", "--lock-delay", "10ms"],
-        "echo $$ > pid; while ! test -e go; do sleep 0.01; done",
+        "echo $$ > pid; while ! test -e go; do sleep 0.1; done",
     );
     world.pid("pid");
     let waiter = world.start_run(&["x"], "echo $$ > second; sleep 60");
@@ -190,7 +190,7 @@ fn a_lock_of_another_client_is_waited_for() {
     let list = stdout(&world.output(&["status", "x"]));
     let row: Vec<&str> = list.lines().nth(1).map_or(Vec::new(), |line| line.split_whitespace().collect());
     assert_eq!(row[..5], ["x", "mutex", "0f4c", "0", "-"], "nobody knows since when: {list}");
-    let run = world.start_run(&["x"], "echo $$ > pid; while ! test -e go; do sleep 0.01; done");
+    let run = world.start_run(&["x"], "echo $$ > pid; while ! test -e go; do sleep 0.1; done");
     world.wait_for_waiters(1);
     let freed_at = now();
     server.command(&["DEL", "x"]);

@@ -61,7 +61,7 @@ fn two_programs_never_run_at_once() {
 fn fifty_processes_count_to_fifty_in_the_order_in_which_they_queued() {
     let world = World::new();
     fs::write(world.path("f"), "0\n").expect("a file");
-    let first = world.start_run(&["counter"], "echo $$ > pid; while ! test -e go; do sleep 0.01; done");
+    let first = world.start_run(&["counter"], "echo $$ > pid; while ! test -e go; do sleep 0.1; done");
     world.pid("pid");
     let mut runs = Vec::new();
     for number in 0..50_u64 {
@@ -116,7 +116,7 @@ fn signals_are_passed_on() {
     let world = World::new();
     let script =
         "trap 'echo usr1 >> got' USR1; trap 'echo hup >> got' HUP; trap 'echo term >> got; exit 5' TERM
-        echo $$ > pid; while :; do sleep 0.02; done";
+        echo $$ > pid; while :; do sleep 0.1; done";
     let run = world.start_run(&["x"], script);
     world.pid("pid");
     let got = |expected: &str| {
@@ -183,7 +183,7 @@ fn what_the_program_left_behind_is_ended_before_the_release() {
     let world = World::new();
     // One that ends when asked, one that does not, and one that has a session of its own.
     let script = "sh -c 'echo $$ > polite; sleep 60' & sh -c \"trap '' TERM; echo \\$\\$ > stubborn; sleep 61\" &
-        setsid sh -c 'echo $$ > daemon; sleep 62' & while ! test -s daemon || ! test -s stubborn || ! test -s polite; do sleep 0.01; done";
+        setsid sh -c 'echo $$ > daemon; sleep 62' & while ! test -s daemon || ! test -s stubborn || ! test -s polite; do sleep 0.1; done";
     let output = world.start_run(&["x", "--grace", "300ms", "--json"], &script.replace(" &\n", " &"));
     let (polite, stubborn, daemon) = (world.pid("polite"), world.pid("stubborn"), world.pid("daemon"));
     let next =
@@ -233,7 +233,7 @@ fn events_are_json_lines_on_stderr() {
 #[test]
 fn quiet_silences_messages_but_not_errors() {
     let world = World::new();
-    let holder = world.start_run(&["x"], "echo $$ > pid; while ! test -e go; do sleep 0.01; done");
+    let holder = world.start_run(&["x"], "echo $$ > pid; while ! test -e go; do sleep 0.1; done");
     world.pid("pid");
     let loud = world.start_run(&["x"], "true");
     let quiet = world.start_run(&["x", "--quiet"], "true");

@@ -107,7 +107,7 @@ pub(crate) fn watch_shows_each_change_as_it_happens(world: &World) {
         serde_json::from_str(&line).expect("JSON")
     };
     assert_eq!(next()["event"], "idle");
-    let holder = world.start_run(&["x"], "echo $$ > pid; while ! test -e go; do sleep 0.01; done");
+    let holder = world.start_run(&["x"], "echo $$ > pid; while ! test -e go; do sleep 0.1; done");
     world.pid("pid");
     let granted = next();
     assert_eq!((&granted["event"], &granted["holder"]["pid"]), (&"granted".into(), &holder.id().into()));
@@ -125,7 +125,7 @@ pub(crate) fn watch_shows_each_change_as_it_happens(world: &World) {
 }
 
 pub(crate) fn a_broken_lease_ends_the_work(world: &World) {
-    let script = "trap 'echo term > got; exit 0' TERM; echo $$ > pid; while :; do sleep 0.02; done";
+    let script = "trap 'echo term > got; exit 0' TERM; echo $$ > pid; while :; do sleep 0.1; done";
     let run = world.start_run(&["x", "--ttl", "6s"], script);
     let pid = world.pid("pid");
     let token = world.token();
@@ -225,7 +225,7 @@ pub(crate) fn assert_told_that_it_is_down(world: &World, port: u16) {
 
 /// The work ends by the deadline of its lease when the server dies, which `kill` does. Returns what the command said.
 pub(crate) fn work_ends_with_the_lease_when_the_server_dies(world: &World, kill: impl FnOnce()) -> Output {
-    let run = world.start_run(&["x", "--ttl", "3s"], "echo $$ > pid; while :; do sleep 0.02; done");
+    let run = world.start_run(&["x", "--ttl", "3s"], "echo $$ > pid; while :; do sleep 0.1; done");
     let pid = world.pid("pid");
     let killed_at = now();
     kill();
@@ -241,7 +241,7 @@ pub(crate) fn work_ends_with_the_lease_when_the_server_dies(world: &World, kill:
 
 /// A holder keeps its lock, and others wait, while `replace` has the server restarted or another one take over.
 pub(crate) fn a_hold_outlives_a_server(world: &World, ttl: &str, replace: impl FnOnce()) {
-    let script = "echo $$ > pid; while ! test -e go; do sleep 0.01; done";
+    let script = "echo $$ > pid; while ! test -e go; do sleep 0.1; done";
     let mut run = world.tenure(&["run", "x", "--ttl", ttl, "--", "sh", "-c", script]);
     // Shown if it fails.
     let run = world.spawn(run.env("TENURE_LOG", "debug"));
@@ -289,7 +289,7 @@ pub(crate) fn a_queue_is_served_in_order_though_a_worker_is_killed(world: &World
         }
     }
     // It dies with the first item of a group, whose others wait for the end of its delivery.
-    let script = "echo $$ > pid; while :; do sleep 0.02; done";
+    let script = "echo $$ > pid; while :; do sleep 0.1; done";
     let killed = start_work(world, &["x", "--ttl", "1s"], script);
     let cmd = world.pid("pid");
     signal(killed.id(), Signal::KILL);

@@ -36,7 +36,7 @@ fn counts<'a>(page: &'a BTreeMap<String, f64>, of: &str) -> Vec<(&'a str, f64)> 
 pub(crate) fn a_survey_shows_what_is_in_the_store(world: &World) {
     let empty = survey(world, &[]);
     assert_eq!(empty["store_names "], 0.0, "{empty:?}");
-    let wait = |pid: &str| format!("echo $$ > {pid}; while ! test -e go; do sleep 0.01; done");
+    let wait = |pid: &str| format!("echo $$ > {pid}; while ! test -e go; do sleep 0.1; done");
     let mut runs =
         vec![world.start_run(&["billing/1"], &wait("one")), world.start_run(&["billing/2"], &wait("two"))];
     runs.push(world.start_run(&["api", "--permits", "3", "--weight", "2"], &wait("units")));
@@ -53,7 +53,8 @@ pub(crate) fn a_survey_shows_what_is_in_the_store(world: &World) {
     for payload in ["dead", "flies", "waits", "waits too"] {
         assert_eq!(code(&world.output(&["queue", "push", "mails", payload])), 0);
     }
-    let script = "case $(cat) in dead) exit 1;; flies) echo $$ > flies; while ! test -e go; do sleep 0.01; done;; esac";
+    let script =
+        "case $(cat) in dead) exit 1;; flies) echo $$ > flies; while ! test -e go; do sleep 0.1; done;; esac";
     runs.push(world.start(&[
         "queue",
         "work",

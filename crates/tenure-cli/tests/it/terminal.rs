@@ -87,7 +87,7 @@ fn tenure() -> &'static str {
 #[test]
 fn a_line_shows_the_wait_and_is_cleared_afterwards() {
     let world = World::new();
-    let script = "echo $$ > pid; while ! test -e go; do sleep 0.01; done";
+    let script = "echo $$ > pid; while ! test -e go; do sleep 0.1; done";
     let holder = world.start_run(&["x", "--label", "nightly"], script);
     world.pid("pid");
     let session = Session::start(&world, &[tenure(), "run", "x", "--", "echo", "it ran"]);
@@ -214,7 +214,7 @@ fn changing_a_capacity_asks_first() {
 #[test]
 fn a_wait_can_be_stopped_and_continued_by_a_shell() {
     let world = World::new();
-    let holder = world.start_run(&["x"], "echo $$ > pid; while ! test -e go; do sleep 0.01; done");
+    let holder = world.start_run(&["x"], "echo $$ > pid; while ! test -e go; do sleep 0.1; done");
     world.pid("pid");
     let shell = Session::start(&world, &["bash", "--norc", "--noprofile", "-i"]);
     shell.type_in(&format!("{} run x -- echo it ran\n", tenure()));
@@ -236,7 +236,7 @@ fn a_line_shows_how_far_a_worker_is_and_ctrl_c_lets_it_finish() {
     for payload in ["a", "b"] {
         crate::queue::push(&world, "x", &[payload]);
     }
-    let script = "while ! test -e go; do sleep 0.01; done";
+    let script = "while ! test -e go; do sleep 0.1; done";
     let session = Session::start(&world, &[tenure(), "queue", "work", "x", "--", "sh", "-c", script]);
     session.wait_for("x: 0 done, 0 failed; 1 wait, 1 in flight", 1);
     session.type_in("\x03");

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use pollster::block_on;
 use tenure_conformance::queue_crew;
+use tenure_core::testing::random::more;
 use tenure_core::{Delivery, ErrorKind, Tenure};
 use tenure_testkit::redis::{RedisCluster, RedisOptions, RedisServer, Topology, shared};
 use tenure_testkit::{Loss, Proxy, Reply, wait_for};
@@ -140,11 +141,10 @@ fn forgotten_functions_and_scripts_are_sent_again() {
             url = url.replace("redis://", "redis://worker:secret@");
         }
         while_it_works(&url, |is_over| {
-            while !is_over.load(Ordering::Relaxed) {
+            queue_crew::again_and_again(is_over, more(60, usize::MAX), Duration::from_millis(30), |_| {
                 server.ask(&["FUNCTION", "FLUSH"]);
                 server.ask(&["SCRIPT", "FLUSH"]);
-                pause(Duration::from_millis(30));
-            }
+            });
         });
     }
 }
