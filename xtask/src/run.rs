@@ -75,10 +75,22 @@ impl Run {
     pub(crate) fn cargo(&self, arguments: &str) -> Command {
         let mut command = self.program("cargo");
         command.args(arguments.split_whitespace());
+        self.as_built(&mut command);
+        command
+    }
+
+    /// A command of cargo that gives way to whatever else wants a processor.
+    pub(crate) fn nice_cargo(&self, arguments: &str) -> Command {
+        let mut command = self.program("nice");
+        command.args(["-n", "19", "cargo"]).args(arguments.split_whitespace());
+        self.as_built(&mut command);
+        command
+    }
+
+    fn as_built(&self, command: &mut Command) {
         if self.builds_once {
             command.env("CARGO_INCREMENTAL", "0");
         }
-        command
     }
 
     /// Says that nobody waits for a second build.

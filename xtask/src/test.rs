@@ -97,7 +97,12 @@ fn suite(run: &mut Run, scope: &Scope, profile: &str) -> Outcome<()> {
     prepare(run, scope)?;
     let mut tests = nextest(run, scope, profile)?;
     let step = if matches!(scope, Scope::Programs) { "tests with programs of others" } else { "tests" };
-    run.command(step, &mut tests);
+    let running = Running::start(step, &mut tests);
+    if !matches!(scope, Scope::Engines(_) | Scope::Programs) {
+        // Beside the tests, which leave a processor now and then, and behind them.
+        run.command("doc tests", &mut run.nice_cargo(&format!("test --quiet --doc {WORKSPACE}")));
+    }
+    run.wait(running);
     if matches!(scope, Scope::Everything) {
         let mut worlds = run.cargo("test --release --package tenure-core --test it");
         run.command("worlds", worlds.arg("simulation::in_every_world").env("TENURE_SEEDS", WORLDS));
@@ -106,10 +111,6 @@ fn suite(run: &mut Run, scope: &Scope, profile: &str) -> Outcome<()> {
             "worlds of a quorum",
             quorums.arg("simulation::in_every_world").env("TENURE_QUORUMS", QUORUMS),
         );
-    }
-    if !matches!(scope, Scope::Engines(_) | Scope::Programs) {
-        let mut doc_tests = run.cargo(&format!("test --quiet --doc {WORKSPACE}"));
-        run.command("doc tests", &mut doc_tests);
     }
     if matches!(scope, Scope::Everything) {
         java::tests(run, true)?;
