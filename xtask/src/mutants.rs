@@ -151,7 +151,7 @@ fn judge(root: &Path, catcher: Catcher, mutant: Option<&str>) -> Outcome<(Verdic
 
 fn tests(command: &mut Command, package: &str, filter: &str) {
     command.arg("cargo").args(BUILD.split_whitespace());
-    command.args(["--max-fail=1:immediate", "--no-tests=fail", "--success-output=never"]);
+    command.args(["--max-fail=1", "--no-tests=fail", "--success-output=never"]);
     command.args(["-E", &format!("package(={package}) & test({filter})")]);
 }
 
