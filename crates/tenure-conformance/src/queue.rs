@@ -706,7 +706,10 @@ pub async fn processes_share_a_queue_in_order(setup: &dyn Setup) {
             let group = format!("{number}.{}", item % GROUPS[number]);
             let text = format!("{group} {item}");
             // On a busy store one of those who change a queue at once may lose again and again.
-            let push = async || queue.push(&text).group(&group).dedup(&text).await.is_ok();
+            let push = async || {
+                let pushed = queue.push(&text).group(&group).dedup(&text).await;
+                pushed.map_err(|error| assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}")).is_ok()
+            };
             setup.eventually("a push is answered", push).await;
         }
     };
@@ -720,13 +723,12 @@ pub async fn processes_share_a_queue_in_order(setup: &dyn Setup) {
     for (number, actor) in actors.iter_mut().enumerate() {
         loop {
             let line = actor.hear("an item").await.expect("an actor lives");
-            let parts: Vec<&str> = line.split('\t').collect();
-            match parts[..] {
+            match line.split('\t').collect::<Vec<&str>>()[..] {
                 ["item", "stop", ..] => {}
                 ["item", payload, token, from, until] => {
                     let (group, item) = payload.split_once(' ').expect("a group and a number");
                     let number_in = |text: &str| text.parse().expect("a number");
-                    let (from, until) = [from, until].map(|at| Instant::from_nanos(number_in(at))).into();
+                    let [from, until] = [from, until].map(|at| Instant::from_nanos(number_in(at)));
                     let token = Token::new(number_in(token));
                     let section = Section { client: number, token, slot: None, from, until };
                     let item = item.parse().expect("a number");
