@@ -12,7 +12,7 @@ use tenure_core::{ErrorKind, Lease, Tenure};
 use tenure_testkit::etcd::{EtcdOptions, EtcdServer};
 use tenure_testkit::{Proxy, wait_for};
 
-use crate::crew::{assert_nothing_is_left, connect, keys, leases, now, pause, wait_for_waiters};
+use crate::crew::{assert_nothing_is_left, connect, keys, leases, now, pause, take, wait_for_waiters};
 
 fn start() -> EtcdServer {
     EtcdServer::start(&EtcdOptions::default())
@@ -128,6 +128,41 @@ fn who_gives_up_while_a_heartbeat_is_under_way_leaves_no_watch() {
     let waits = (0..WAITERS).map(|at| mutex.acquire_within(patience(at)));
     assert!(pollster::block_on(join_all(waits)).iter().all(Result::is_err), "it is not handed over");
     wait_for("the end of their watches", || (watchers() == before).then_some(()));
+    drop(lease);
+}
+
+/// Whether it is a holder or a waiter who finds out: its waiters wait anew, in the next one.
+#[test]
+fn a_session_that_ends_leaves_no_watch() {
+    const TTL: Duration = Duration::from_secs(2);
+    let server = start();
+    let watchers = || server.metric("etcd_debugging_mvcc_watcher_total");
+    let before = watchers();
+    let (other, client) = (connect(&server.url()), connect(&server.url()));
+    let lease = pollster::block_on(other.mutex("m").acquire()).expect("it is free");
+    let mut ended = leases(&server);
+    let mutex = client.mutex("m").ttl(TTL);
+    let waiting = std::thread::spawn(move || {
+        pollster::block_on(mutex.acquire_within(Duration::from_secs(8))).map(drop)
+    });
+    for round in 0..3 {
+        let of_session = wait_for("a session that waits", || {
+            let new = leases(&server).into_iter().find(|lease| !ended.contains(lease));
+            new.filter(|_| watchers() > before)
+        });
+        // Whose renewals are not the waiter's.
+        let held: Vec<Lease> = (0..6)
+            .map(|at| {
+                pause(Duration::from_millis(70));
+                take(&client, &format!("held {round} {at}"), TTL)
+            })
+            .collect();
+        server.ctl(&["lease", "revoke", &of_session]);
+        ended.push(of_session);
+        wait_for("the end of what was held", || held.iter().all(Lease::is_lost).then_some(()));
+    }
+    waiting.join().expect("no panic").expect_err("it is not handed over");
+    wait_for("the end of all watches", || (watchers() == before).then_some(()));
     drop(lease);
 }
 

@@ -130,7 +130,7 @@ impl<S: Store> Shared<S> {
             }
             match self.judge(claim, entered, is_repeated, start) {
                 Judged::Withdrawn(leaving, answer) => {
-                    self.owned().end(claim.id, start);
+                    self.end(claim.id, start);
                     withdrawn.push(leaving);
                     judged.push((claim, session_id, Judged::Answered(answer)));
                 }
@@ -165,7 +165,9 @@ impl<S: Store> Shared<S> {
             Err(error) => return Judged::Answered(Err(error)),
         };
         let mut own = Own::waiting(mine.clone(), claim.terms.clone(), start, is_repeated);
-        let refused = if self.owned().has_ended(claim.id) {
+        // Until it is known: who ends it meanwhile finds it.
+        let mut owned = self.owned();
+        let refused = if owned.has_ended(claim.id) {
             // It was released while it entered, and the releasing call may not have seen it.
             Some(Ok(ClaimAnswer::Finished))
         } else if claim.may_be_known
@@ -187,7 +189,7 @@ impl<S: Store> Shared<S> {
                     } else {
                         let wait = own.waits(waiting, &look, start);
                         self.store.watch(wait, claim.terms.unless_fresh);
-                        self.owned().put(own);
+                        owned.put(own);
                         return Judged::Answered(Ok(ClaimAnswer::Waiting(waiting, self.store.incarnation())));
                     }
                 }
@@ -204,7 +206,7 @@ impl<S: Store> Shared<S> {
         match refused {
             Some(answer) => Judged::Withdrawn(own.leaving(None), answer),
             None => {
-                self.owned().put(own);
+                owned.put(own);
                 Judged::Holds(mine, look)
             }
         }
@@ -243,7 +245,7 @@ impl<S: Store> Shared<S> {
         let alive_until = match alive {
             Ok(Some(until)) => *until,
             Ok(None) => {
-                self.owned().died(mine.session_id, start);
+                self.died(mine.session_id, start);
                 return Ok(None);
             }
             Err(error) => return Err(error.clone()),
@@ -255,7 +257,6 @@ impl<S: Store> Shared<S> {
         };
         let mut mine = mine.clone();
         if granted_at.is_none() {
-            self.store.unwatch(mine.claim);
             if terms.kind == Kind::SlotPool && mine.slot.is_none() {
                 failpoint::pass("ordered.before_slot");
                 let taken = self.store.take_slot(&mine, terms.capacity, &look.line).await?;
@@ -267,6 +268,7 @@ impl<S: Store> Shared<S> {
         let Some(own) = owned.get_mut(mine.claim) else { return Ok(None) };
         (own.mine.slot, own.mine.token) = (mine.slot, mine.token);
         own.granted(start);
+        self.store.unwatch(mine.claim);
         Ok(Some(own.grant(start, alive_until, self.store.capability().silence_max)))
     }
 

@@ -40,6 +40,20 @@ impl<S: Store> Shared<S> {
         self.owned.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// A claim has ended: its id is not used again, and nothing is watched for it.
+    pub(crate) fn end(&self, claim: ClaimId, now: Instant) -> Option<Own> {
+        let own = self.owned().end(claim, now);
+        // Not before: a heartbeat that is answered meanwhile watches for what it finds there.
+        self.store.unwatch(claim);
+        own
+    }
+
+    /// A session has ended, and with it all that was entered in it.
+    pub(crate) fn died(&self, session_id: SessionId, now: Instant) {
+        let gone = self.owned().died(session_id, now);
+        gone.into_iter().for_each(|claim| self.store.unwatch(claim));
+    }
+
     /// Has the sweeper run again when a call has ended, or was dropped: what it has left to sweep is known only then.
     pub(crate) fn changing(&self) -> Changing<'_> {
         Changing(&self.busy)
@@ -55,7 +69,6 @@ impl<S: Store> Shared<S> {
         if leaving.is_empty() {
             return;
         }
-        leaving.iter().for_each(|leaving| self.store.unwatch(leaving.claim));
         let mut unfinished = Unfinished { shared: self, leaving };
         let answers = self.store.leave(unfinished.leaving.clone()).await;
         let mut answers = answers.into_iter();

@@ -231,19 +231,20 @@ impl Owned {
         known.has_rest |= has_rest;
     }
 
-    /// A session has ended, and with it all that was entered in it.
-    pub(crate) fn died(&mut self, session_id: SessionId, now: Instant) {
+    /// A session has ended, and with it all that was entered in it. Returns the claims that ended.
+    pub(crate) fn died(&mut self, session_id: SessionId, now: Instant) -> Vec<ClaimId> {
         let gone: Vec<ClaimId> = self
             .claims
             .values()
             .filter(|own| own.mine.session_id == session_id)
             .map(|own| own.mine.claim)
             .collect();
-        gone.into_iter().for_each(|claim| drop(self.end(claim, now)));
+        gone.iter().for_each(|claim| drop(self.end(*claim, now)));
         self.leaving
             .retain(|_, leaving| leaving.mine.as_ref().is_none_or(|mine| mine.session_id != session_id));
         self.moving
             .retain(|_, (_, leaving)| leaving.mine.as_ref().is_none_or(|mine| mine.session_id != session_id));
+        gone
     }
 
     /// Takes what is not wanted any more, or could not leave before.

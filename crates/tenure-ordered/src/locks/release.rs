@@ -17,7 +17,6 @@ impl<S: Store> Shared<S> {
         let mut leaves = Vec::new();
         for request in requests {
             let release = request.release;
-            self.store.unwatch(release.claim);
             let mut owned = self.owned();
             let own = owned.get(release.claim).cloned();
             let is_ended = owned.has_ended(release.claim) && !release.maybe_in_flight;
@@ -60,10 +59,8 @@ impl<S: Store> Shared<S> {
         unfinished.leaving.retain(|leaving| !answered.contains(&leaving.claim));
         let mut answers = claims.into_iter().zip(left).map(|(claim, left)| {
             let left = left?;
-            // Once more: a heartbeat that was answered meanwhile has found the claim there.
-            self.store.unwatch(claim);
             if left != Left::IsBroken {
-                self.owned().end(claim, now);
+                self.end(claim, now);
             } else if let Some(own) = self.owned().get_mut(claim) {
                 own.is_broken = true;
             }

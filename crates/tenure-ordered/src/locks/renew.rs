@@ -32,7 +32,7 @@ impl<S: Store> Shared<S> {
         };
         // A renewal of a claim that has ended is to find it gone.
         let ended = known.iter().flatten().filter(|own| own.ends_at <= start);
-        let ended = ended.filter_map(|own| self.owned().end(own.mine.claim, start)).map(Own::over);
+        let ended = ended.filter_map(|own| self.end(own.mine.claim, start)).map(Own::over);
         self.withdraw(ended.collect()).await;
         let lives_on = |own: Option<Own>| own.filter(|own| !own.is_broken && own.ends_at > start);
         let known: Vec<Option<Own>> = known.into_iter().map(lives_on).collect();
@@ -84,7 +84,7 @@ impl<S: Store> Shared<S> {
         let answers = join_all(requests.iter().zip(&known).map(answer)).await;
         let given_up =
             requests.iter().zip(&answers).filter(|(_, answer)| matches!(answer, Ok(Renewed::GivenUp)));
-        let leaving = given_up.filter_map(|(request, _)| self.owned().end(request.claim, start));
+        let leaving = given_up.filter_map(|(request, _)| self.end(request.claim, start));
         self.withdraw(leaving.map(|own| own.leaving(None)).collect()).await;
         let to_answer = |renewed| match renewed {
             Renewed::Answered(answer) => answer,
@@ -134,24 +134,24 @@ impl<S: Store> Shared<S> {
         alive: &Result<Option<Instant>>,
         start: Instant,
     ) -> Result<RenewAnswer> {
-        let mut owned = self.owned();
         let Some(until) = alive.clone()? else {
-            owned.died(own.mine.session_id, start);
+            self.died(own.mine.session_id, start);
             return Ok(RenewAnswer::Lost);
         };
         match found.clone()? {
             Presence::Here => {}
             Presence::Gone => {
-                owned.end(own.mine.claim, start);
+                self.end(own.mine.claim, start);
                 return Ok(RenewAnswer::Lost);
             }
             Presence::Broken => {
-                if let Some(own) = owned.get_mut(own.mine.claim) {
+                if let Some(own) = self.owned().get_mut(own.mine.claim) {
                     own.is_broken = true;
                 }
                 return Ok(RenewAnswer::Lost);
             }
         }
+        let mut owned = self.owned();
         // Gone meanwhile: its end had come.
         let Some(own) = owned.get_mut(own.mine.claim) else { return Ok(RenewAnswer::Lost) };
         own.heard_of(start);
@@ -181,18 +181,24 @@ impl<S: Store> Shared<S> {
                 Ok(Renewed::Answered(granted.map_or(RenewAnswer::Lost, RenewAnswer::Granted)))
             }
             Some(Standing::Waits(waiting)) => {
-                let wait = self.owned().get_mut(claim).map(|own| own.waits(waiting, look, start));
-                if let Some(wait) = wait {
-                    self.store.watch(wait, own.terms.unless_fresh);
-                }
+                self.watch(claim, waiting, look, start);
                 Ok(self.still_waits(own, waiting, alive, start))
             }
             Some(Standing::Conflict { .. }) => Ok(Renewed::GivenUp),
             None => {
-                self.store.unwatch(claim);
-                self.owned().end(claim, start);
+                self.end(claim, start);
                 Ok(Renewed::Answered(RenewAnswer::Lost))
             }
+        }
+    }
+
+    /// Watches what a claim waits for, if it waits still: who ends it, or has it hold, ends the watch after that.
+    fn watch(&self, claim: ClaimId, waiting: Waiting, look: &Look, start: Instant) {
+        let mut owned = self.owned();
+        let waits = |own: &&mut Own| own.granted_at.is_none() && !own.is_broken;
+        if let Some(own) = owned.get_mut(claim).filter(waits) {
+            let wait = own.waits(waiting, look, start);
+            self.store.watch(wait, own.terms.unless_fresh);
         }
     }
 
@@ -204,10 +210,10 @@ impl<S: Store> Shared<S> {
         alive: &Result<Option<Instant>>,
         start: Instant,
     ) -> Renewed {
-        let mut owned = self.owned();
         if let Ok(None) = alive {
-            owned.died(own.mine.session_id, start);
+            self.died(own.mine.session_id, start);
         }
+        let mut owned = self.owned();
         Renewed::Answered(match owned.get_mut(own.mine.claim) {
             Some(own) => {
                 own.heard_of(start);

@@ -40,8 +40,7 @@ impl<S: Store> Shared<S> {
                 Left::WasNot => WithdrawAnswer::AlreadyLost,
                 Left::IsBroken => return Ok(WithdrawAnswer::InUse),
             };
-            self.store.unwatch(claim);
-            self.owned().end(claim, now());
+            self.end(claim, now());
             Ok(answer)
         };
         known.into_iter().map(answer).collect()
