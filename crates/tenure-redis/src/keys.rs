@@ -6,7 +6,6 @@
 //! tag of a slot is looked up and not made of the name.
 
 use std::borrow::Cow;
-use std::collections::HashMap;
 use std::sync::OnceLock;
 
 use tenure_core::model::claim::{ClientId, Name};
@@ -193,30 +192,46 @@ pub(crate) fn slot_of(key: &[u8]) -> u16 {
 
 /// CRC-16/XMODEM, as the specification has it.
 fn crc16(bytes: &[u8]) -> u16 {
-    bytes.iter().fold(0, |crc, byte| {
-        (0..8).fold(crc ^ (u16::from(*byte) << 8), |crc, _| {
+    bytes.iter().fold(0, |crc, byte| crc16_and(crc, *byte))
+}
+
+/// The CRC of what has this one and a byte after it.
+fn crc16_and(crc: u16, byte: u8) -> u16 {
+    (0..8).fold(
+        crc ^ (u16::from(byte) << 8),
+        |crc, _| {
             if crc & 0x8000 == 0 { crc << 1 } else { (crc << 1) ^ 0x1021 }
-        })
-    })
+        },
+    )
 }
 
 /// A tag for each slot, the shortest numbers that hash to it.
 fn tags() -> &'static [String] {
     static TAGS: OnceLock<Vec<String>> = OnceLock::new();
     TAGS.get_or_init(|| {
-        let mut found = HashMap::with_capacity(SLOTS);
-        let mut number = 0_u32;
-        while found.len() < SLOTS {
-            let text = number.to_string();
-            found.entry(slot_of(text.as_bytes())).or_insert_with(|| format!("{{{text}}}"));
-            number += 1;
+        let mut tags = vec![String::new(); SLOTS];
+        // A short run pays for all of them, so each number goes on from that without its last digit.
+        let mut crcs: Vec<u16> = Vec::new();
+        let mut missing = SLOTS;
+        while missing > 0 {
+            let number = crcs.len();
+            let before = if number < 10 { 0 } else { crcs[number / 10] };
+            let crc = crc16_and(before, b'0' + (number % 10) as u8);
+            crcs.push(crc);
+            let tag = &mut tags[usize::from(crc) % SLOTS];
+            if tag.is_empty() {
+                *tag = format!("{{{number}}}");
+                missing -= 1;
+            }
         }
-        (0..SLOTS as u16).map(|slot| found.remove(&slot).expect("every slot has a tag")).collect()
+        tags
     })
 }
 
 #[cfg(test)]
 mod tests {
+    use std::collections::HashMap;
+
     use super::*;
 
     #[test]
@@ -232,6 +247,18 @@ mod tests {
             let whole = crc16(same.as_bytes()) % SLOTS as u16;
             assert_eq!(slot_of(key.as_bytes()), whole, "{key}");
         }
+    }
+
+    /// Clients of all versions have the same ones.
+    #[test]
+    fn the_tag_of_a_slot_is_the_first_number_in_it() {
+        let mut first = HashMap::new();
+        let mut tags_of_numbers = (0_u32..).map(|number| format!("{{{number}}}"));
+        while first.len() < SLOTS {
+            let tag = tags_of_numbers.next().unwrap();
+            first.entry(slot_of(tag.as_bytes())).or_insert(tag);
+        }
+        assert!((0_u16..).zip(tags()).all(|(slot, tag)| first[&slot] == *tag));
     }
 
     #[test]
