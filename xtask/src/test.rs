@@ -160,7 +160,7 @@ const WORLDS: &str = "10000000";
 const QUORUMS: &str = "400000";
 
 /// How many tests run at once on each processor.
-const AT_ONCE: usize = 4;
+const AT_ONCE: usize = 5;
 
 /// The call of nextest for a scope.
 fn nextest(run: &Run, scope: &Scope, profile: &str) -> Outcome<Command> {
@@ -169,6 +169,8 @@ fn nextest(run: &Run, scope: &Scope, profile: &str) -> Outcome<Command> {
     // Tests of servers mostly wait.
     let processors = std::thread::available_parallelism().map_or(1, usize::from);
     command.arg(format!("--test-threads={}", AT_ONCE * processors));
+    // Else it starts itself once more for each test, so that Ctrl-Z stops all at once.
+    command.env("NEXTEST_DOUBLE_SPAWN", "0");
     if matches!(scope, Scope::Everything) {
         command.envs([("TENURE_EVERYTHING", "1"), ("TENURE_CASES_TIMES", "16")]);
     }

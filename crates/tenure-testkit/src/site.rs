@@ -75,7 +75,7 @@ runs() {
         [ "$2" != Z ] && [ "${21}" = "$1" ]
     fi
 } 2>/dev/null
-while runs "$@"; do sleep 0.5; done
+while runs "$@"; do sleep 2; done
 trap 'rm -f "$1.lock"; rmdir "${1%/*}"' EXIT
 "#;
 
