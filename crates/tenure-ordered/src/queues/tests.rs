@@ -140,6 +140,12 @@ fn run<T>(test: impl Future<Output = T>) -> T {
     tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(test)
 }
 
+/// Runs a test whose pauses are over as soon as nothing else is to be done.
+fn run_unwaited<T>(test: impl Future<Output = T>) -> T {
+    let mut runtime = tokio::runtime::Builder::new_current_thread();
+    runtime.enable_time().start_paused(true).build().unwrap().block_on(test)
+}
+
 fn queue() -> Name {
     Name::new("q").unwrap()
 }
@@ -233,7 +239,8 @@ async fn ask(
 
 #[test]
 fn clients_that_know_different_parts_answer_as_the_model_does() {
-    run(async {
+    // They get in each other's way all the time, and wait a moment each time.
+    run_unwaited(async {
         for _ in 0..cases(8) {
             let (shared, clients) = clients(3, u64::MAX);
             let (mut model, mut claims) = (PlainQueue::default(), Vec::new());
@@ -360,9 +367,7 @@ fn a_dead_fleet_is_cleared_in_few_calls() {
 #[test]
 fn a_slow_store_is_cleared_by_calls_that_fail() {
     const ITEMS: usize = 200;
-    let runtime =
-        tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
-    runtime.block_on(async {
+    run_unwaited(async {
         let (shared, client) = dead_fleet(ITEMS).await;
         shared.lock().unwrap().slow_read = Duration::from_millis(700);
         let mut failed = 0;
