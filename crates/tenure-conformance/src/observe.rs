@@ -51,6 +51,10 @@ pub async fn inspect_pages_miss_nothing(setup: &dyn Setup) {
         direct.grant(claim).await;
     }
     for most in [1, 3, 10, 11] {
+        // Of whom nothing is heard for a while does not hold any more.
+        for claim in &claims {
+            direct.renew(claim).await;
+        }
         let mut listed = Vec::new();
         loop {
             let page = direct.inspect(&stem, listed.last().cloned(), most).await;

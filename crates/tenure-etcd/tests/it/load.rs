@@ -96,7 +96,7 @@ fn nothing_stays_behind_of_clients_that_have_waited_and_gone() {
         })
         .collect();
     wait_for_waiters(&clients[0], "m", 3);
-    assert!(watchers() > before, "they watch");
+    wait_for("their watches", || (watchers() > before).then_some(()));
     waiting.into_iter().for_each(|waiter| drop(waiter.join().expect("no panic")));
     wait_for("the end of their watches", || (watchers() == before).then_some(()));
     drop(lease);

@@ -417,15 +417,12 @@ impl<S: QueueStore> Queues<S> {
 
 fn too_late(operation: &'static str, tries: u32) -> Error {
     if tries == 0 {
-        return Error::new(
-            ErrorKind::Unavailable,
-            operation,
-            "the store answered too slowly; nothing was changed",
-        );
+        let why = "the store answered too slowly; nothing was changed";
+        return Error::new(ErrorKind::Unavailable, operation, why).with_no_effect();
     }
     let why = format!("others changed the queue first, {tries} times; nothing was changed");
     let hint = "fewer clients, larger batches, or several queues";
-    Error::new(ErrorKind::Unavailable, operation, why).with_hint(hint)
+    Error::new(ErrorKind::Unavailable, operation, why).with_hint(hint).with_no_effect()
 }
 
 /// Waits if others, which have lost against this client, are to have the queue for a while.

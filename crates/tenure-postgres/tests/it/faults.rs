@@ -278,7 +278,14 @@ fn what_somebody_locks_keeps_nobody_from_anything_else() {
         let (one, other) = (of(&format!("c{rounds}")), of(&format!("d{rounds}")));
         let timed = async |mutex: &tenure_core::Mutex| {
             let asked_at = now();
-            (mutex.acquire().await.expect("nobody has it"), now().since(asked_at))
+            let lease = loop {
+                match mutex.acquire().await {
+                    // On a busy machine it may be held up for longer than an answer may take.
+                    Err(error) if error.kind() == ErrorKind::Unavailable => {}
+                    answer => break answer.expect("nobody has it"),
+                }
+            };
+            (lease, now().since(asked_at))
         };
         let (refused, (_one, took)) =
             pollster::block_on(futures_util::future::join(of("a").try_acquire(), timed(&one)));
@@ -286,7 +293,7 @@ fn what_somebody_locks_keeps_nobody_from_anything_else() {
         assert_eq!(refused.kind(), ErrorKind::Unavailable, "{refused}");
         let (_other, took_after) = pollster::block_on(timed(&other));
         println!("{took:?} in the batch, {took_after:?} behind it");
-        assert!(took < HELD_UP && took_after < HELD_UP, "{took:?} {took_after:?}");
+        assert_in_time(took.max(took_after), HELD_UP);
         rounds += 1;
     }
     assert!(locked.is_lost(), "nobody could renew it");

@@ -1,7 +1,7 @@
 //! The client's session in ZooKeeper: one connection, and what is known of how long it goes on.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use futures_util::StreamExt;
@@ -37,7 +37,7 @@ pub(crate) struct Session {
     /// As the servers granted it.
     pub(crate) timeout: Duration,
     heartbeats: Mutex<Heartbeats>,
-    is_over: AtomicBool,
+    is_over: watch::Sender<bool>,
     /// The present connection's timeout is known not to be shorter than `timeout`.
     is_agreed: AtomicBool,
     /// A heartbeat is wanted now.
@@ -82,7 +82,6 @@ impl Sessions {
 
     fn any(&self) -> Option<Arc<Session>> {
         let mut now = self.lock();
-        // One that has ended for its client may still be known to the servers: without its last user it is closed.
         now.take_if(|(session, _)| session.is_over());
         now.as_ref().map(|(session, _)| session.clone())
     }
@@ -117,7 +116,16 @@ impl Sessions {
             .with_hint("see whether a majority of the servers runs and is reached")
     }
 
-    async fn connect(&self) -> Result<Arc<Session>> {
+    /// A session has ended for its client. The servers may know it still, with all its entries: without its last user it is closed. So it
+    /// is let go of now, and not when somebody asks for something, which may be never.
+    fn end(&self, session: &Session) {
+        if session.end() {
+            self.wakes.put(Wake::RenewAll);
+        }
+        drop(self.any());
+    }
+
+    async fn connect(self: &Arc<Self>) -> Result<Arc<Session>> {
         let (client, begun) = dial(&self.config).await?;
         let timeout = client.session_timeout();
         let heartbeats = Heartbeats::new(begun, timeout, self.config.tick);
@@ -126,15 +134,15 @@ impl Sessions {
             client,
             timeout,
             heartbeats: Mutex::new(heartbeats),
-            is_over: AtomicBool::new(false),
+            is_over: watch::Sender::new(false),
             is_agreed: AtomicBool::new(true),
             wanted: Notify::new(),
             beaten: watch::Sender::new(0),
         });
         tracing::info!(session_id = %session.client.session_id(), ?timeout, "connected");
         let path = if self.config.chroot.is_empty() { "/".to_owned() } else { self.config.chroot.clone() };
-        let heartbeat = tokio::spawn(heartbeat(session.clone(), path, self.wakes.clone()));
-        let listen = tokio::spawn(listen(session.clone(), self.config.clone(), self.wakes.clone()));
+        let heartbeat = tokio::spawn(heartbeat(session.clone(), path, Arc::downgrade(self)));
+        let listen = tokio::spawn(listen(session.clone(), self.config.clone(), Arc::downgrade(self)));
         *self.lock() = Some((session.clone(), Tasks([heartbeat.abort_handle(), listen.abort_handle()])));
         Ok(session)
     }
@@ -142,20 +150,28 @@ impl Sessions {
 
 impl Session {
     pub(crate) fn is_over(&self) -> bool {
-        self.is_over.load(Ordering::Acquire)
+        *self.is_over.borrow()
+    }
+
+    /// Waits until it has ended for its client. Whoever waits long for something else with a session in hand waits for this, too: it
+    /// would keep the session going.
+    pub(crate) async fn over(&self) {
+        let mut is_over = self.is_over.subscribe();
+        drop(is_over.wait_for(|is_over| *is_over).await);
     }
 
     fn heartbeats(&self) -> MutexGuard<'_, Heartbeats> {
         self.heartbeats.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The session has ended, and all its entries with it.
-    fn end(&self, wakes: &Wakes) {
-        if !self.is_over.swap(true, Ordering::AcqRel) {
+    /// It has ended, and all its entries with it. Returns whether that is new.
+    fn end(&self) -> bool {
+        let was_over = self.is_over.send_replace(true);
+        if !was_over {
             tracing::warn!(session_id = %self.client.session_id(), "the client's session_id in the store has ended");
             self.beaten.send_modify(|count| *count += 1);
-            wakes.put(Wake::RenewAll);
         }
+        !was_over
     }
 
     fn period(&self) -> Duration {
@@ -189,7 +205,7 @@ impl Session {
 }
 
 /// Asks again and again, through the leader, whether the session goes on.
-async fn heartbeat(session: Arc<Session>, path: String, wakes: Arc<Wakes>) {
+async fn heartbeat(session: Arc<Session>, path: String, sessions: Weak<Sessions>) {
     loop {
         let sent = now();
         match timeout(ANSWER_MAX, session.client.sync(&path)).await {
@@ -197,7 +213,7 @@ async fn heartbeat(session: Arc<Session>, path: String, wakes: Arc<Wakes>) {
                 session.heartbeats().answered(sent);
                 session.beaten.send_modify(|count| *count += 1);
             }
-            Ok(Err(fault)) if is_dead(&fault) => return session.end(&wakes),
+            Ok(Err(fault)) if is_dead(&fault) => return end(&sessions, &session),
             Ok(Err(fault)) => tracing::debug!(%fault, "a heartbeat was not answered"),
             Err(_) => tracing::debug!("a heartbeat was not answered"),
         }
@@ -209,8 +225,14 @@ async fn heartbeat(session: Arc<Session>, path: String, wakes: Arc<Wakes>) {
     }
 }
 
+fn end(sessions: &Weak<Sessions>, session: &Session) {
+    if let Some(sessions) = sessions.upgrade() {
+        sessions.end(session);
+    }
+}
+
 /// Hears what happens to the connection.
-async fn listen(session: Arc<Session>, config: Config, wakes: Arc<Wakes>) {
+async fn listen(session: Arc<Session>, config: Config, sessions: Weak<Sessions>) {
     let mut states = session.client.state_watcher();
     let mut state = states.changed().await;
     loop {
@@ -219,7 +241,9 @@ async fn listen(session: Arc<Session>, config: Config, wakes: Arc<Wakes>) {
             SessionState::SyncConnected | SessionState::ConnectedReadOnly => {
                 session.is_agreed.store(false, Ordering::Release);
                 session.wanted.notify_one();
-                wakes.put(Wake::LookAtAll);
+                if let Some(sessions) = sessions.upgrade() {
+                    sessions.wakes.put(Wake::LookAtAll);
+                }
                 tokio::select! {
                     biased;
                     next = states.changed() => {
@@ -229,14 +253,14 @@ async fn listen(session: Arc<Session>, config: Config, wakes: Arc<Wakes>) {
                     shortest = shortest_timeout(&config, session.timeout) => {
                         if shortest < session.timeout {
                             tracing::warn!(?shortest, before = ?session.timeout, "a server allows a shorter session");
-                            return session.end(&wakes);
+                            return end(&sessions, &session);
                         }
                         session.is_agreed.store(true, Ordering::Release);
                         session.beaten.send_modify(|count| *count += 1);
                     }
                 }
             }
-            _ => return session.end(&wakes),
+            _ => return end(&sessions, &session),
         }
         state = states.changed().await;
     }

@@ -5,9 +5,10 @@
 //! then fires those whose nodes have changed meanwhile.
 
 use std::collections::HashMap;
+use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use futures_util::future::{BoxFuture, select_all};
+use futures_util::future::{BoxFuture, select, select_all};
 use tenure_core::engine::Wake;
 use tenure_core::error::Result;
 use tenure_core::model::claim::{ClaimId, Name};
@@ -101,14 +102,14 @@ async fn wait(inner: &Inner, mine: &Mine, blockers: &[Blocker]) -> Result<()> {
         if let Some(watching) = watching
             && !watching.is_empty()
         {
-            select_all(watching).await;
+            select(select_all(watching), pin!(session.over())).await;
         }
         return Ok(());
     }
     let (names, watcher) = session.client.list_and_watch_children(&path).await.map_err(failed)?;
     let seen = layout.seen(names, None);
     if blockers.iter().all(|blocker| seen.child(blocker.entry.claim).is_some()) {
-        watcher.changed().await;
+        select(pin!(watcher.changed()), pin!(session.over())).await;
     }
     Ok(())
 }

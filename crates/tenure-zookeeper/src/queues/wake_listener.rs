@@ -90,7 +90,11 @@ async fn listen(
     inner.wakes.put(Wake::LookAtAll);
     tell.send_modify(|hearing| *hearing = Ok(session.session_id));
     loop {
-        match watcher.changed().await.event_type {
+        let event = tokio::select! {
+            event = watcher.changed() => event,
+            () = session.over() => return Ok(()),
+        };
+        match event.event_type {
             EventType::NodeDataChanged => {}
             // It was removed, or the session is over.
             _ => return Ok(()),

@@ -9,7 +9,7 @@ use tenure_testkit::zookeeper::{ZooKeeperOptions, ZooKeeperServer};
 use tenure_testkit::{Loss, Proxy, wait_for};
 
 use crate::conformance::{BRIEF, connector};
-use crate::crew::{CLIENTS, SOON, assert_nothing_is_left, connect, crew, names, now, pause};
+use crate::crew::{CLIENTS, SOON, assert_nothing_is_left, connect, crew, names, now, pause, raw};
 
 /// How long callers wait for an answer, and a little more.
 const ANSWERED: Duration = Duration::from_millis(2300);
@@ -153,12 +153,36 @@ fn a_server_that_allows_less_time_takes_the_leases_and_nobody_holds_beside_them(
     // From here on the servers end the session 2 s after they heard of it last. Its client must know less.
     let lost = wait_for("the loss", || lease.is_lost().then(now));
     let other = connect(&url(server.port()));
-    let next = pollster::block_on(other.mutex("m").acquire()).expect("its turn comes");
+    let next = pollster::block_on(other.mutex("m").acquire_within(SOON)).expect("its turn comes");
     assert!(now() >= lost && next.token() > lease.token());
     drop(next);
     // The client goes on, by the shorter time.
     let again = wait_for("a new session", || pollster::block_on(client.mutex("n").try_acquire()).ok()?);
     assert!(again.deadline().since(now()) <= Duration::from_secs(2), "{:?}", again.deadline());
+}
+
+/// Whoever listens keeps the session that its client has given up no longer than its client does: it would go on, and all entries with it.
+#[test]
+fn a_session_that_is_given_up_ends_although_somebody_listens() {
+    let server = start();
+    let url = format!("{}?session_timeout=20s&tick=200ms", server.url());
+    let client = connect(&url);
+    let queue = client.queue("q");
+    let listening = std::thread::spawn(move || pollster::block_on(queue.next()).map(drop));
+    wait_for("the node by which it is called", || {
+        let calls = raw(&server.url(), async |raw| raw.list_children("/%queue-calls").await);
+        calls.is_ok_and(|calls| !calls.is_empty()).then_some(())
+    });
+    let ttl = Duration::from_secs(20);
+    let lease = pollster::block_on(client.mutex("m").ttl(ttl).acquire()).expect("it is free");
+    server.restart_with("maxSessionTimeout=2000");
+    wait_for("the loss", || lease.is_lost().then_some(()));
+    let other = connect(&url);
+    let next = pollster::block_on(other.mutex("m").acquire_within(SOON)).expect("its turn comes");
+    assert!(next.token() > lease.token());
+    // And it listens on, in the next session.
+    wait_for("a push", || pollster::block_on(async { other.queue("q").push("x").dedup("x").await }).ok());
+    listening.join().expect("no panic").expect("it is handed out");
 }
 
 #[test]
