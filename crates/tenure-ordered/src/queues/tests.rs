@@ -374,7 +374,10 @@ fn a_slow_store_is_cleared_by_calls_that_fail() {
         let taken = loop {
             match client.take(vec![last_take(2, 1)]).await.pop().unwrap() {
                 Ok(taken) => break taken,
-                Err(_) if failed < ITEMS => failed += 1,
+                Err(error) if failed < ITEMS => {
+                    assert!(error.has_no_effect(), "{error}");
+                    failed += 1;
+                }
                 Err(error) => panic!("{error} after {failed} others"),
             }
         };
