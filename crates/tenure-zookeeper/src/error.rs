@@ -71,6 +71,11 @@ pub(crate) async fn within<T>(
     }
 }
 
+/// Waits for one of the answers that a verb needs, as [`within`] does for all of them together.
+pub(crate) async fn in_time<T>(answer: impl Future<Output = Result<T, Fault>>) -> Result<T, Fault> {
+    timeout(ANSWER_MAX, answer).await.unwrap_or(Err(Fault::Timeout))
+}
+
 pub(crate) fn no_answer(operation: &'static str) -> Error {
     Error::new(ErrorKind::Unavailable, operation, format!("no answer within {ANSWER_MAX:?}"))
         .with_hint("see whether a majority of the servers runs and is reached; this may pass by itself")

@@ -27,6 +27,8 @@ const NEXT_SERVER: Duration = Duration::from_millis(300);
 const AGREED_MAX: Duration = Duration::from_secs(1);
 /// The bounds of how long a server may be silent before another one is tried.
 const SILENCE: (Duration, Duration) = (Duration::from_millis(400), Duration::from_secs(3));
+/// How soon holders have been told that their session is given up: it is closed, and their claims are others', only then.
+const TOLD_WITHIN: Duration = Duration::from_secs(1);
 /// The most often that is asked whether the session goes on.
 const BEAT_MIN: Duration = Duration::from_millis(100);
 
@@ -116,11 +118,16 @@ impl Sessions {
             .with_hint("see whether a majority of the servers runs and is reached")
     }
 
-    /// A session has ended for its client. The servers may know it still, with all its entries: without its last user it is closed. So it
-    /// is let go of now, and not when somebody asks for something, which may be never.
-    fn end(&self, session: &Session) {
+    /// A session has ended for its client. The servers may know it still, with all its entries: without its last user it is closed. So
+    /// whoever holds is told, and then it is let go of, and not when somebody asks for something, which may be never.
+    fn end(&self, session: &Arc<Session>) {
         if session.end() {
             self.wakes.put(Wake::RenewAll);
+            let session = session.clone();
+            tokio::spawn(async move {
+                pause(TOLD_WITHIN).await;
+                drop(session);
+            });
         }
         drop(self.any());
     }
@@ -225,7 +232,7 @@ async fn heartbeat(session: Arc<Session>, path: String, sessions: Weak<Sessions>
     }
 }
 
-fn end(sessions: &Weak<Sessions>, session: &Session) {
+fn end(sessions: &Weak<Sessions>, session: &Arc<Session>) {
     if let Some(sessions) = sessions.upgrade() {
         sessions.end(session);
     }

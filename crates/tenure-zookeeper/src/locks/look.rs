@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use futures_util::future::{join, join_all, join3};
-use futures_util::{StreamExt, stream};
+use futures_util::{StreamExt, TryStreamExt, stream};
 use tenure_core::error::Result;
 use tenure_core::model::claim::{ClaimId, Name, Published};
 use tenure_core::model::inspect::VIEW_ENTRIES_MAX;
@@ -13,7 +13,7 @@ use zookeeper_client::Client;
 
 use crate::client::session::Session;
 use crate::engine::Inner;
-use crate::error::{Fault, is_dead, to_error, within};
+use crate::error::{Fault, in_time, is_dead, no_answer, to_error, within};
 use crate::locks::node::{Content, Seen, slot_name, token_of};
 
 /// How many nodes are read at a time.
@@ -26,39 +26,40 @@ impl Inner {
     /// for a waiter: its own entry was made through this connection, or was seen through it, so everything before
     /// that is there or has gone; what has gone since may still be shown, and then it waits for a moment more.
     pub(crate) async fn read_line(&self, name: &Name, is_detailed: bool) -> Result<Look> {
-        within("look", async {
-            let path = self.path(name)?;
-            let session = self.begin().await?;
-            let looked = async {
-                if is_detailed {
-                    return self.read_line_details(&session, &path).await;
-                }
-                Ok(self.list(&session.client, &path).await?.line())
-            };
-            let line = looked.await.map_err(|fault: Fault| to_error("look", &fault))?;
-            Ok(Look { line, revision: 0, keys: 0 })
-        })
-        .await
+        let path = self.path(name)?;
+        let session = within("look", self.begin()).await?;
+        let line = if is_detailed {
+            self.read_line_details(&session, &path).await
+        } else {
+            in_time(self.list(&session.client, &path)).await.map(|seen| seen.line())
+        };
+        let line = line.map_err(|fault| match fault {
+            Fault::Timeout => no_answer("look"),
+            fault => to_error("look", &fault),
+        })?;
+        Ok(Look { line, revision: 0, keys: 0 })
     }
+
+    /// The reads of a long line take a busy server more than a second, so each of them has that time.
 
     async fn read_line_details(&self, session: &Session, path: &str) -> Result<Line, Fault> {
         let client = &session.client;
-        let (synced, seen) = join(client.sync(path), self.list(client, path)).await;
-        synced?;
-        let mut seen = seen?;
+        let mut seen = in_time(self.list_anew(client, path)).await?;
         let all: Vec<ClaimId> = seen.children.iter().map(|child| child.entry.claim).collect();
         let most = 2 * VIEW_ENTRIES_MAX;
         let value = self.fill_in(session, path, &mut seen, &all[..all.len().min(most)]).await?;
-        let slots = stream::iter(seen.slots.clone())
-            .map(|slot| async move {
-                let (data, stat) =
-                    client.get_data(&format!("{path}/{}", slot_name(slot.number))).await.ok()?;
-                let claim = std::str::from_utf8(&data).ok()?.parse().ok()?;
-                Some(TakenSlot { claim, token: token_of(&stat), ..slot })
-            })
-            .buffered(READS)
-            .collect::<Vec<_>>()
-            .await;
+        let slot = |slot: TakenSlot| async move {
+            match in_time(client.get_data(&format!("{path}/{}", slot_name(slot.number)))).await {
+                Ok((data, stat)) => {
+                    let claim = std::str::from_utf8(&data).ok().and_then(|claim| claim.parse().ok());
+                    Ok(claim.map(|claim| TakenSlot { claim, token: token_of(&stat), ..slot }))
+                }
+                Err(Fault::NoNode) => Ok(None),
+                Err(fault) => Err(fault),
+            }
+        };
+        let slots = stream::iter(seen.slots.clone()).map(slot).buffered(READS);
+        let slots: Vec<Option<TakenSlot>> = slots.try_collect().await?;
         seen.slots = slots.into_iter().flatten().collect();
         let mut line = seen.line();
         let holder = line.places()[..line.holding()].first().map(|place| place.entry.claim);
@@ -92,10 +93,11 @@ impl Inner {
         seen: &mut Seen,
         claims: &[ClaimId],
     ) -> Result<Option<(ClaimId, Published)>, Fault> {
+        let claims: BTreeSet<ClaimId> = claims.iter().copied().collect();
         let wanted = seen.children.iter().filter(|child| claims.contains(&child.entry.claim));
         let names: Vec<String> = wanted.map(|child| child.name.clone()).collect();
         let read = |name: String| async move {
-            let data = session.client.get_data(&format!("{path}/{name}")).await;
+            let data = in_time(session.client.get_data(&format!("{path}/{name}"))).await;
             (name, data)
         };
         let read: Vec<_> = stream::iter(names).map(read).buffered(READS).collect().await;

@@ -166,7 +166,7 @@ fn a_server_that_allows_less_time_takes_the_leases_and_nobody_holds_beside_them(
 fn a_session_that_is_given_up_ends_although_somebody_listens() {
     let server = start();
     let url = format!("{}?session_timeout=20s&tick=200ms", server.url());
-    let client = connect(&url);
+    let (client, other) = (connect(&url), connect(&url));
     let queue = client.queue("q");
     let listening = std::thread::spawn(move || pollster::block_on(queue.next()).map(drop));
     wait_for("the node by which it is called", || {
@@ -175,11 +175,20 @@ fn a_session_that_is_given_up_ends_although_somebody_listens() {
     });
     let ttl = Duration::from_secs(20);
     let lease = pollster::block_on(client.mutex("m").ttl(ttl).acquire()).expect("it is free");
-    server.restart_with("maxSessionTimeout=2000");
-    wait_for("the loss", || lease.is_lost().then_some(()));
-    let other = connect(&url);
-    let next = pollster::block_on(other.mutex("m").acquire_within(SOON)).expect("its turn comes");
-    assert!(next.token() > lease.token());
+    std::thread::scope(|scope| {
+        let waiting = scope.spawn(|| {
+            let next = pollster::block_on(other.mutex("m").acquire_within(SOON)).expect("its turn comes");
+            (next.token(), lease.is_lost())
+        });
+        wait_for("a waiter", || {
+            let view = pollster::block_on(client.view("m")).expect("an answer").expect("it is held");
+            (view.waiting > 0).then_some(())
+        });
+        server.restart_with("maxSessionTimeout=2000");
+        let (token, was_lost) = waiting.join().expect("no panic");
+        assert!(token > lease.token());
+        assert!(was_lost, "its holder has been told before");
+    });
     // And it listens on, in the next session.
     wait_for("a push", || pollster::block_on(async { other.queue("q").push("x").dedup("x").await }).ok());
     listening.join().expect("no panic").expect("it is handed out");
