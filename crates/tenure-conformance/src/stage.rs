@@ -8,7 +8,7 @@ use std::time::Duration;
 use futures_util::future::poll_immediate;
 use tenure_core::clock::{Clock, Instant, SystemClock};
 use tenure_core::engine::Capability;
-use tenure_core::{ClaimId, Name, Settings, Tenure};
+use tenure_core::{ClaimId, ErrorKind, Name, Settings, Tenure};
 
 use crate::Setup;
 use crate::actor::Actor;
@@ -122,7 +122,12 @@ impl dyn Setup {
         // A request that its sender has dropped may arrive even now, and is taken back then.
         let mut lease = None;
         self.eventually("what is left by all is free", async || {
-            lease = self.try_take(&client.mutex(name)).await;
+            let tried = self.within("a try is answered", client.mutex(name).try_acquire()).await;
+            lease = match tried {
+                // It has just arrived, and is of another kind.
+                Err(error) if error.kind() == ErrorKind::Conflict => None,
+                tried => tried.expect("a try is answered"),
+            };
             lease.is_some()
         })
         .await;
