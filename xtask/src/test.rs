@@ -160,7 +160,7 @@ const WORLDS: &str = "10000000";
 const QUORUMS: &str = "400000";
 
 /// How many tests run at once on each processor.
-const AT_ONCE: usize = 4;
+const AT_ONCE: usize = 5;
 
 /// The call of nextest for a scope.
 fn nextest(run: &Run, scope: &Scope, profile: &str) -> Outcome<Command> {

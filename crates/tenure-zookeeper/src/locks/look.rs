@@ -41,7 +41,6 @@ impl Inner {
     }
 
     /// The reads of a long line take a busy server more than a second, so each of them has that time.
-
     async fn read_line_details(&self, session: &Session, path: &str) -> Result<Line, Fault> {
         let client = &session.client;
         let mut seen = in_time(self.list_anew(client, path)).await?;
