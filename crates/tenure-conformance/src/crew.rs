@@ -13,7 +13,7 @@ use tenure_core::clock::{Clock, Instant, SystemClock};
 use tenure_core::engine::Connect;
 use tenure_core::testing::busy::stretched;
 use tenure_core::testing::random::more;
-use tenure_core::{ErrorKind, Settings, Tenure};
+use tenure_core::{Error, ErrorKind, Settings, Tenure};
 
 use crate::history::{Section, overlaps, stale_tokens};
 
@@ -56,6 +56,17 @@ pub fn now() -> Instant {
 #[allow(clippy::disallowed_methods, reason = "real servers have no clock that a test could wait by")]
 pub fn pause(period: Duration) {
     std::thread::sleep(period);
+}
+
+/// Asserts that an error is one that a busy machine alone excuses: an answer that came too late, or a change that lost to others for
+/// as long as a call may take. It may be asked again.
+///
+/// # Panics
+/// If it is another, or this machine is not busy.
+#[track_caller]
+pub fn assert_excused(error: &Error) {
+    let is_busy = stretched(Duration::from_secs(1)) >= Duration::from_secs(2);
+    assert!(error.kind() == ErrorKind::Unavailable && is_busy, "{error}");
 }
 
 /// Connects one client.

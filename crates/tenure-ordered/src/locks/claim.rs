@@ -159,7 +159,7 @@ impl<S: Store> Shared<S> {
             Ok(Entered::Elsewhere) => return Judged::Answered(Err(self.error_elsewhere())),
             Ok(Entered::Finished) => return Judged::Answered(Ok(ClaimAnswer::Finished)),
             Ok(Entered::Dead) => {
-                let dead = "the client's session_id in the store had just ended";
+                let dead = "the client's session in the store had just ended";
                 return Judged::Answered(Err(Error::new(ErrorKind::Unavailable, "claim", dead)));
             }
             Err(error) => return Judged::Answered(Err(error)),
@@ -225,7 +225,7 @@ impl<S: Store> Shared<S> {
             Judged::Holds(mine, look) => match self.hold(&mine, &look, start, alive).await {
                 Ok(Some(grant)) => Ok(ClaimAnswer::Granted(grant)),
                 Ok(None) => {
-                    let dead = "the client's session_id in the store has just ended";
+                    let dead = "the client's session in the store has just ended";
                     Err(Error::new(ErrorKind::Unavailable, "claim", dead))
                 }
                 Err(error) => Err(error),

@@ -96,8 +96,8 @@ impl Own {
 
     /// Its user was heard of at `now`.
     pub(crate) fn heard_of(&mut self, now: Instant) {
-        let session_id = if self.granted_at.is_some() { self.terms.ttl } else { waiter_life(self.terms.ttl) };
-        self.ends_at = self.ends_at.max(now + session_id).min(self.max_until());
+        let life = if self.granted_at.is_some() { self.terms.ttl } else { waiter_life(self.terms.ttl) };
+        self.ends_at = self.ends_at.max(now + life).min(self.max_until());
     }
 
     /// It holds from `now` on.

@@ -63,6 +63,7 @@ impl<S: Store> Shared<S> {
                 self.end(claim, now);
             } else if let Some(own) = self.owned().get_mut(claim) {
                 own.is_broken = true;
+                self.store.unwatch(claim);
             }
             Ok(if left == Left::Gone { ReleaseAnswer::Released } else { ReleaseAnswer::AlreadyLost })
         });

@@ -1,6 +1,6 @@
 //! Clients that contend for a few names while a test breaks something.
 
-pub(crate) use tenure_conformance::crew::{Crew, TTL, now, pause, use_every_kind};
+pub(crate) use tenure_conformance::crew::{Crew, TTL, assert_excused, now, pause, use_every_kind};
 use tenure_core::Tenure;
 
 use crate::conformance::connector;

@@ -120,16 +120,20 @@ impl Sessions {
 
     /// A session has ended for its client. The servers may know it still, with all its entries: without its last user it is closed. So
     /// whoever holds is told, and then it is let go of, and not when somebody asks for something, which may be never.
-    fn end(&self, session: &Arc<Session>) {
-        if session.end() {
-            self.wakes.put(Wake::RenewAll);
-            let session = session.clone();
-            tokio::spawn(async move {
-                pause(TOLD_WITHIN).await;
-                drop(session);
-            });
+    fn end(sessions: &Weak<Sessions>, session: &Arc<Session>) {
+        let Some(sessions) = sessions.upgrade() else { return };
+        if session.is_over.send_replace(true) {
+            return;
         }
-        drop(self.any());
+        tracing::warn!(session_id = %session.client.session_id(), "the client's session in the store has ended");
+        session.beaten.send_modify(|count| *count += 1);
+        sessions.wakes.put(Wake::RenewAll);
+        let session = session.clone();
+        tokio::spawn(async move {
+            pause(TOLD_WITHIN).await;
+            drop(session);
+        });
+        drop(sessions.any());
     }
 
     async fn connect(self: &Arc<Self>) -> Result<Arc<Session>> {
@@ -148,9 +152,12 @@ impl Sessions {
         });
         tracing::info!(session_id = %session.client.session_id(), ?timeout, "connected");
         let path = if self.config.chroot.is_empty() { "/".to_owned() } else { self.config.chroot.clone() };
+        // Held until it is there: a session that ends at once is let go of, too.
+        let mut now = self.lock();
         let heartbeat = tokio::spawn(heartbeat(session.clone(), path, Arc::downgrade(self)));
         let listen = tokio::spawn(listen(session.clone(), self.config.clone(), Arc::downgrade(self)));
-        *self.lock() = Some((session.clone(), Tasks([heartbeat.abort_handle(), listen.abort_handle()])));
+        *now = Some((session.clone(), Tasks([heartbeat.abort_handle(), listen.abort_handle()])));
+        drop(now);
         Ok(session)
     }
 }
@@ -169,16 +176,6 @@ impl Session {
 
     fn heartbeats(&self) -> MutexGuard<'_, Heartbeats> {
         self.heartbeats.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// It has ended, and all its entries with it. Returns whether that is new.
-    fn end(&self) -> bool {
-        let was_over = self.is_over.send_replace(true);
-        if !was_over {
-            tracing::warn!(session_id = %self.client.session_id(), "the client's session_id in the store has ended");
-            self.beaten.send_modify(|count| *count += 1);
-        }
-        !was_over
     }
 
     fn period(&self) -> Duration {
@@ -220,7 +217,7 @@ async fn heartbeat(session: Arc<Session>, path: String, sessions: Weak<Sessions>
                 session.heartbeats().answered(sent);
                 session.beaten.send_modify(|count| *count += 1);
             }
-            Ok(Err(fault)) if is_dead(&fault) => return end(&sessions, &session),
+            Ok(Err(fault)) if is_dead(&fault) => return Sessions::end(&sessions, &session),
             Ok(Err(fault)) => tracing::debug!(%fault, "a heartbeat was not answered"),
             Err(_) => tracing::debug!("a heartbeat was not answered"),
         }
@@ -229,12 +226,6 @@ async fn heartbeat(session: Arc<Session>, path: String, sessions: Weak<Sessions>
             () = pause(rest) => {}
             () = session.wanted.notified() => pause(rest.min(BEAT_MIN / 4)).await,
         }
-    }
-}
-
-fn end(sessions: &Weak<Sessions>, session: &Arc<Session>) {
-    if let Some(sessions) = sessions.upgrade() {
-        sessions.end(session);
     }
 }
 
@@ -260,14 +251,14 @@ async fn listen(session: Arc<Session>, config: Config, sessions: Weak<Sessions>)
                     shortest = shortest_timeout(&config, session.timeout) => {
                         if shortest < session.timeout {
                             tracing::warn!(?shortest, before = ?session.timeout, "a server allows a shorter session");
-                            return end(&sessions, &session);
+                            return Sessions::end(&sessions, &session);
                         }
                         session.is_agreed.store(true, Ordering::Release);
                         session.beaten.send_modify(|count| *count += 1);
                     }
                 }
             }
-            _ => return end(&sessions, &session),
+            _ => return Sessions::end(&sessions, &session),
         }
         state = states.changed().await;
     }

@@ -27,23 +27,31 @@ impl Inner {
     /// that is there or has gone; what has gone since may still be shown, and then it waits for a moment more.
     pub(crate) async fn read_line(&self, name: &Name, is_detailed: bool) -> Result<Look> {
         let path = self.path(name)?;
-        let session = within("look", self.begin()).await?;
-        let line = if is_detailed {
-            self.read_line_details(&session, &path).await
-        } else {
-            in_time(self.list(&session.client, &path)).await.map(|seen| seen.line())
-        };
-        let line = line.map_err(|fault| match fault {
+        let failed = |fault: Fault| match fault {
             Fault::Timeout => no_answer("look"),
             fault => to_error("look", &fault),
-        })?;
+        };
+        let listed = within("look", async {
+            let session = self.begin().await?;
+            let seen = if is_detailed {
+                self.list_anew(&session.client, &path).await
+            } else {
+                self.list(&session.client, &path).await
+            };
+            Ok((seen.map_err(failed)?, session))
+        });
+        let (seen, session) = listed.await?;
+        let line = if is_detailed {
+            self.read_line_details(&session, &path, seen).await.map_err(failed)?
+        } else {
+            seen.line()
+        };
         Ok(Look { line, revision: 0, keys: 0 })
     }
 
     /// The reads of a long line take a busy server more than a second, so each of them has that time.
-    async fn read_line_details(&self, session: &Session, path: &str) -> Result<Line, Fault> {
+    async fn read_line_details(&self, session: &Session, path: &str, mut seen: Seen) -> Result<Line, Fault> {
         let client = &session.client;
-        let mut seen = in_time(self.list_anew(client, path)).await?;
         let all: Vec<ClaimId> = seen.children.iter().map(|child| child.entry.claim).collect();
         let most = 2 * VIEW_ENTRIES_MAX;
         let value = self.fill_in(session, path, &mut seen, &all[..all.len().min(most)]).await?;
@@ -96,18 +104,14 @@ impl Inner {
         let wanted = seen.children.iter().filter(|child| claims.contains(&child.entry.claim));
         let names: Vec<String> = wanted.map(|child| child.name.clone()).collect();
         let read = |name: String| async move {
-            let data = in_time(session.client.get_data(&format!("{path}/{name}"))).await;
-            (name, data)
-        };
-        let read: Vec<_> = stream::iter(names).map(read).buffered(READS).collect().await;
-        let mut found = BTreeMap::new();
-        for (name, data) in read {
-            match data {
-                Ok(data) => drop(found.insert(name, Some(data))),
-                Err(Fault::NoNode) => drop(found.insert(name, None)),
-                Err(fault) => return Err(fault),
+            match in_time(session.client.get_data(&format!("{path}/{name}"))).await {
+                Ok(data) => Ok((name, Some(data))),
+                Err(Fault::NoNode) => Ok((name, None)),
+                Err(fault) => Err(fault),
             }
-        }
+        };
+        // The first that fails ends it: a server that hangs midway would be waited for once for each part.
+        let mut found: BTreeMap<_, _> = stream::iter(names).map(read).buffered(READS).try_collect().await?;
         let mut value = None;
         seen.children.retain_mut(|child| match found.remove(&child.name) {
             None => true,

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-pub(crate) use tenure_conformance::crew::{Crew, now, pause};
+pub(crate) use tenure_conformance::crew::{Crew, assert_excused, now, pause};
 use tenure_core::Tenure;
 
 use crate::conformance::connector;
