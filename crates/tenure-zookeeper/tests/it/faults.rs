@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use tenure_conformance::{far, late_slot, silence};
+use tenure_core::model::inspect::View;
 use tenure_core::testing::busy::assert_in_time;
 use tenure_core::{ErrorKind, ReleaseAnswer};
 use tenure_testkit::zookeeper::{ZooKeeperOptions, ZooKeeperServer};
@@ -184,10 +185,17 @@ fn a_session_that_is_given_up_ends_although_somebody_listens() {
             let view = pollster::block_on(client.view("m")).expect("an answer").expect("it is held");
             (view.waiting > 0).then_some(())
         });
+        let mut changes = client.observe("m").expect("a good name");
         server.restart_with("maxSessionTimeout=2000");
         let (token, was_lost) = waiting.join().expect("no panic");
         assert!(token > lease.token());
         assert!(was_lost, "its holder has been told before");
+        // Who only looks on goes on looking. The next one lets go of it at once.
+        let is_told = |view: &View| view.last_token >= token;
+        while !pollster::block_on(changes.next()).is_some_and(|seen| match seen {
+            Ok(view) => view.as_ref().is_none_or(is_told),
+            Err(_) => false,
+        }) {}
     });
     // And it listens on, in the next session.
     wait_for("a push", || pollster::block_on(async { other.queue("q").push("x").dedup("x").await }).ok());
