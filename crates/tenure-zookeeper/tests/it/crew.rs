@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 pub(crate) use tenure_conformance::crew::{Crew, assert_excused, now, pause};
-use tenure_core::Tenure;
+use tenure_core::{Settings, Tenure};
+use tenure_testkit::PATIENCE;
 
 use crate::conformance::connector;
 
@@ -19,6 +20,12 @@ pub(crate) fn names() -> Vec<String> {
 /// Connects one client.
 pub(crate) fn connect(url: &str) -> Tenure {
     tenure_conformance::crew::connect(connector(url))
+}
+
+/// Connects a client that waits for answers which a busy server gives late: what is much at once.
+pub(crate) fn connect_patiently(url: &str) -> Tenure {
+    let patient = Settings::new().answer_timeout(PATIENCE);
+    pollster::block_on(Tenure::connect_with(connector(url), patient)).expect("a client connects")
 }
 
 /// Starts a crew.

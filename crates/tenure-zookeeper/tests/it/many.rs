@@ -3,23 +3,16 @@
 use std::time::Duration;
 
 use futures_util::future::join_all;
+use tenure_core::ErrorKind;
 use tenure_core::model::claim::{ClaimId, ClientId, Kind};
 use tenure_core::model::line::Entry;
 use tenure_core::testing::busy::assert_in_time;
 use tenure_core::testing::random::more;
-use tenure_core::{ErrorKind, Settings, Tenure};
 use tenure_testkit::zookeeper::{ZooKeeperOptions, ZooKeeperServer};
-use tenure_testkit::{PATIENCE, Proxy, wait_for};
+use tenure_testkit::{Proxy, wait_for};
 use zookeeper_client::{Acls, CreateMode};
 
-use crate::conformance::connector;
-use crate::crew::{assert_excused, connect, now, pause, raw};
-
-/// Connects a client that waits for answers which a busy server gives late: what is much at once.
-fn connect_patiently(url: &str) -> Tenure {
-    let patient = Settings::new().answer_timeout(PATIENCE);
-    pollster::block_on(Tenure::connect_with(connector(url), patient)).expect("a client connects")
-}
+use crate::crew::{assert_excused, connect, connect_patiently, now, pause, raw};
 
 /// What a server counts.
 fn count(server: &ZooKeeperServer, what: &str) -> u64 {

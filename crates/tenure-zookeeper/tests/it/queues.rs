@@ -9,12 +9,12 @@ use futures_util::future::{poll_immediate, try_join_all};
 use pollster::block_on;
 use tenure_conformance::queue_crew;
 use tenure_core::testing::random::more;
-use tenure_core::{Delivery, ErrorKind, Settings, Tenure};
+use tenure_core::{Delivery, ErrorKind, Tenure};
 use tenure_testkit::zookeeper::{ZooKeeperEnsemble, ZooKeeperOptions, ZooKeeperServer};
 use tenure_testkit::{Loss, PATIENCE, Proxy, wait_for};
 
-use crate::conformance::{BRIEF, connector};
-use crate::crew::{assert_excused, connect, now, pause, raw};
+use crate::conformance::BRIEF;
+use crate::crew::{assert_excused, connect, connect_patiently, now, pause, raw};
 
 /// Longer than a wake takes, and shorter than it takes an idle consumer to look by itself.
 const TOLD: Duration = Duration::from_secs(2);
@@ -76,7 +76,7 @@ fn work_off(client: &Tenure, queue: &str) -> usize {
 fn ten_thousand_items_fit_and_no_more_and_leave_nothing_behind() {
     const ITEMS: usize = 10_000;
     let server = start();
-    let client = connect(&format!("{}?session_timeout=10s&tick=200ms", server.url()));
+    let client = connect_patiently(&format!("{}?session_timeout=10s&tick=200ms", server.url()));
     let began = now();
     for part in 0..10 {
         push_all(&client, "q", (0..ITEMS / 10).map(|item| format!("item {part} {item}").into_bytes()));
@@ -420,12 +420,12 @@ mod alone {
         const ITEMS: usize = 1500;
         let server = start();
         let (proxy, url) = behind_a_proxy(&server);
-        // Fifteen hundred takes at once are many for a busy server.
-        let patient = Settings::new().answer_timeout(PATIENCE);
-        let fleet = block_on(Tenure::connect_with(connector(&url), patient)).expect("a client connects");
+        // Fifteen hundred pushes or takes at once are many for a busy server.
+        let fleet = connect_patiently(&url);
+        let pusher = connect_patiently(&format!("{}?session_timeout=10s&tick=200ms", server.url()));
         let client = connect(&brief(&server));
         block_on(async {
-            let (queue, name) = (client.queue("q"), |item: usize| format!("group {}", item * 7919 % 10_007));
+            let (queue, name) = (pusher.queue("q"), |item: usize| format!("group {}", item * 7919 % 10_007));
             let pushes = (0..ITEMS).map(|item| queue.push(vec![7; 1000]).group(&name(item)).into_future());
             try_join_all(pushes).await.expect("all are pushed");
             let last = fleet.queue("q").ttl(Duration::from_secs(6)).max_attempts(1);

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use tenure_conformance::history::{overlaps, stale_tokens};
 use tenure_testkit::redis::{RedisCluster, RedisSentinel, RedisServer};
+use tenure_testkit::wait_for;
 
 use crate::crew::{Report, TTL, connect, crew, now, pause};
 
@@ -26,6 +27,7 @@ fn master_is_replaced(url: &str, names: &[String], within: Duration, fault: impl
     let (holder, waiter) = (connect(url), connect(url));
     let held = format!("{}-held", names[0]);
     let lease = pollster::block_on(holder.mutex(&held).ttl(TTL).acquire()).expect("nobody has it");
+    let name = held.clone();
     let waiting = std::thread::spawn(move || {
         // A waiter bears a store that is away for its ttl, and a failover may take longer than the others'.
         let mutex = waiter.mutex(&held).ttl(5 * TTL);
@@ -34,6 +36,10 @@ fn master_is_replaced(url: &str, names: &[String], within: Duration, fault: impl
         let answer = (now(), next.token());
         pollster::block_on(next.release()).expect("a release is answered");
         answer
+    });
+    // Who finds the store away is told at once; who waits bears it.
+    wait_for("a waiter", || {
+        (pollster::block_on(holder.view(&name)).expect("an answer")?.waiting == 1).then_some(())
     });
     let broken_at = now();
     fault();
