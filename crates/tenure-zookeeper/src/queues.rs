@@ -71,7 +71,7 @@ pub(crate) struct ZooKeeperQueues {
     reading: tokio::sync::Mutex<()>,
     books: Mutex<HashMap<Name, PageCache>>,
     wake_listener: OnceLock<WakeListener>,
-    reserve: Reserve,
+    reserve: Arc<Reserve>,
 }
 
 fn capability() -> QueueCapability {
@@ -121,7 +121,7 @@ impl ZooKeeperQueues {
             reading: tokio::sync::Mutex::default(),
             books: Mutex::default(),
             wake_listener: OnceLock::new(),
-            reserve: Reserve::default(),
+            reserve: Arc::default(),
         }
     }
 
@@ -223,10 +223,9 @@ impl ZooKeeperQueues {
         let mut done = self.write(&session.client, &mut page_cache, change).await;
         if done.as_ref().is_err_and(is_full)
             && change.is_of_deliveries
-            && self.reserve.give_up(&session).await
+            && let Some(_given_up) = self.reserve.give_up(&self.inner, &session, self.client).await
         {
             done = self.write(&session.client, &mut page_cache, change).await;
-            self.reserve.make(&self.inner, &session, self.client).await;
         }
         let done = done?;
         let version = done.is_some().then_some(page_cache.mzxid);

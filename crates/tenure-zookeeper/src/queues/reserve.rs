@@ -3,11 +3,12 @@
 //! A change of a queue makes pages before it removes others, and servers that enforce a quota compare each operation with what was committed
 //! before. So a quota that is used up refuses acknowledgements and renewals, too: what consumers are at work on would be lost at its deadline,
 //! and handed out again. Therefore each client that takes makes some nodes of no other use, and removes them when it is to renew or
-//! end a delivery and there is no room; a removal is never refused. Then it makes them again. They are ephemeral: a client that is gone
-//! keeps no room.
+//! end a delivery and there is no room; a removal is never refused. Then it makes them again, beside whatever it does next and also after a
+//! call that was cut off: nodes that it did not know would be in its own way. They are ephemeral: a client that is gone keeps no room.
 //!
 //! Others may be quicker to use what one has given up. Then it is as if there had been none.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::join_all;
@@ -43,6 +44,25 @@ struct Kept {
     nodes: Vec<String>,
 }
 
+/// Room that was given up. It is made again when this is dropped.
+pub(super) struct GivenUp {
+    reserve: Arc<Reserve>,
+    inner: Arc<Inner>,
+    session: Arc<Session>,
+    client: ClientId,
+}
+
+impl Drop for GivenUp {
+    fn drop(&mut self) {
+        let (reserve, inner) = (self.reserve.clone(), self.inner.clone());
+        let (session, client) = (self.session.clone(), self.client);
+        // Without a runtime the client is at its end, and its session as well.
+        if let Ok(runtime) = tokio::runtime::Handle::try_current() {
+            runtime.spawn(async move { reserve.make(&inner, &session, client).await });
+        }
+    }
+}
+
 impl Reserve {
     /// Makes sure that there is room, if the path has a quota.
     pub(super) async fn keep(&self, inner: &Inner, client: ClientId) {
@@ -67,32 +87,45 @@ impl Reserve {
     }
 
     /// Makes the room, as much of it as there is.
-    pub(super) async fn make(&self, inner: &Inner, session: &Session, client: ClientId) {
+    async fn make(&self, inner: &Inner, session: &Session, client: ClientId) {
         let mut kept = self.0.lock().await;
+        if kept.session_id != Some(session.session_id) {
+            return;
+        }
         let (options, data) = (inner.options(CreateMode::Ephemeral), vec![0; BYTES]);
         // A session's own names: those of an earlier one may still be there.
         let path = format!("{}-{:x}", called(&inner.config.chroot, client), session.session_id.0);
-        let made = (0..NODES).map(|number| {
-            let (path, data) = (format!("{path}-{number}"), if number == 0 { &data[..] } else { &[] });
+        // From now on they may be there, also if nobody waits for the answers.
+        kept.nodes = (0..NODES).map(|number| format!("{path}-{number}")).collect();
+        let made = kept.nodes.clone().into_iter().enumerate().map(|(number, path)| {
+            let data = if number == 0 { &data[..] } else { &[] };
             let options = &options;
             async move {
                 match session.client.create(&path, data, options).await {
-                    Ok(_) | Err(Fault::NodeExists) => Some(path),
-                    Err(_) => None,
+                    Err(Fault::QuotaExceeded) => None,
+                    // It is there, or may be.
+                    _ => Some(path),
                 }
             }
         });
         kept.nodes = join_all(made).await.into_iter().flatten().collect();
     }
 
-    /// Gives the room up for a moment. False: there is none.
-    pub(super) async fn give_up(&self, session: &Session) -> bool {
+    /// Gives the room up for a moment. `None`: there is none.
+    pub(super) async fn give_up(
+        self: &Arc<Self>,
+        inner: &Arc<Inner>,
+        session: &Arc<Session>,
+        client: ClientId,
+    ) -> Option<GivenUp> {
         let mut kept = self.0.lock().await;
         if kept.session_id != Some(session.session_id) || kept.nodes.is_empty() {
-            return false;
+            return None;
         }
+        let (reserve, inner, session) = (self.clone(), inner.clone(), session.clone());
+        let given_up = GivenUp { reserve, inner, session: session.clone(), client };
         let nodes = std::mem::take(&mut kept.nodes);
         let removed = join_all(nodes.iter().map(|node| session.client.delete(node, None))).await;
-        removed.iter().any(Result::is_ok)
+        removed.iter().any(Result::is_ok).then_some(given_up)
     }
 }

@@ -3,12 +3,12 @@
 use std::time::Duration;
 
 use tenure_core::engine::finding::Severity;
-use tenure_core::{Delivery, Error, ErrorKind, Queue, ReleaseAnswer, Tenure};
-use tenure_testkit::wait_for;
+use tenure_core::{Delivery, Error, ErrorKind, Queue, ReleaseAnswer, Settings, Tenure};
 use tenure_testkit::zookeeper::{ZooKeeperOptions, ZooKeeperServer};
+use tenure_testkit::{Proxy, wait_for};
 use zookeeper_client::{Acls, CreateMode};
 
-use crate::conformance::BRIEF;
+use crate::conformance::{BRIEF, connector};
 use crate::crew::{connect, pause, raw};
 
 const TTL: Duration = Duration::from_secs(2);
@@ -142,6 +142,26 @@ fn a_full_quota_keeps_what_is_held_and_grants_nothing_more() {
         drop(pollster::block_on(other.mutex("n").try_acquire()).expect("an answer").expect("it is free"));
         assert_eq!(quota_finding(&client).0, Severity::Good, "{of:?}");
     }
+}
+
+/// A renewal takes three round trips where there is no room, and a fourth keeps room for the next: more than an answer may take.
+#[test]
+fn a_late_renewal_leaves_room_for_the_next() {
+    let limited = Limited::start(Of::Nodes);
+    let proxy = Proxy::start(([127, 0, 0, 1], limited.server.port()));
+    let url = format!("zookeeper://127.0.0.1:{}/locks?session_timeout=10s&tick=200ms", proxy.port());
+    let settings = Settings::new().answer_timeout(Duration::from_secs(1));
+    let client =
+        pollster::block_on(Tenure::connect_with(connector(&url), settings)).expect("a client connects");
+    let queue = client.queue("q").ttl(3 * TTL);
+    pollster::block_on(queue.push("kept").into_future()).expect("there is room");
+    let kept = next(&queue);
+    limited.fill();
+    proxy.delay(Duration::from_millis(140));
+    pause(6 * TTL);
+    assert!(!kept.lease().is_lost(), "renewals go on");
+    proxy.heal();
+    pollster::block_on(kept.ack()).expect("what is done can be acknowledged");
 }
 
 #[test]
