@@ -122,7 +122,7 @@ impl Reserve {
         if kept.session_id != Some(session.session_id) || kept.nodes.is_empty() {
             return None;
         }
-        let (reserve, inner, session) = (self.clone(), inner.clone(), session.clone());
+        let (reserve, inner) = (self.clone(), inner.clone());
         let given_up = GivenUp { reserve, inner, session: session.clone(), client };
         let nodes = std::mem::take(&mut kept.nodes);
         let removed = join_all(nodes.iter().map(|node| session.client.delete(node, None))).await;
