@@ -15,7 +15,7 @@ use crate::queue::push;
 use crate::world::{World, code, finish, signal, wait_for};
 
 /// Works for longer than two ttls.
-const SLOW: &str = "echo began >> log; sleep 1.5; echo ended >> log";
+const SLOW: &str = "echo began >> log; sleep 4.5; echo ended >> log";
 
 /// A pipe that is full and that nobody reads.
 fn full_pipe() -> (OwnedFd, OwnedFd) {
@@ -42,7 +42,7 @@ fn log(world: &World) -> String {
 fn a_worker_whose_log_nobody_reads_loses_no_item() {
     let world = World::new();
     push(&world, "x", &["a"]);
-    let words = ["queue", "work", "x", "--json", "--ttl", "600ms", "--", "sh", "-c", SLOW];
+    let words = ["queue", "work", "x", "--json", "--ttl", "2s", "--", "sh", "-c", SLOW];
     let (_reader, mut worker) = start_stalled(&world, &words);
     wait_for("the end of the work", || log(&world).contains("ended").then_some(()));
     assert_eq!(log(&world), "began\nended\n", "once");
@@ -58,7 +58,7 @@ fn a_worker_whose_log_nobody_reads_loses_no_item() {
 #[test]
 fn a_run_whose_events_nobody_reads_keeps_its_lease() {
     let world = World::new();
-    let words = ["run", "x", "--json", "--ttl", "600ms", "--", "sh", "-c", SLOW];
+    let words = ["run", "x", "--json", "--ttl", "2s", "--", "sh", "-c", SLOW];
     let (_reader, mut run) = start_stalled(&world, &words);
     assert_eq!(run.wait().expect("an end").code(), Some(0));
     assert_eq!(log(&world), "began\nended\n");
@@ -68,7 +68,7 @@ fn a_run_whose_events_nobody_reads_keeps_its_lease() {
 fn the_log_of_the_library_does_not_stall_the_renewals() {
     let world = World::new();
     let (_reader, writer) = full_pipe();
-    let mut command = world.tenure(&["run", "x", "--ttl", "600ms", "--", "sh", "-c", SLOW]);
+    let mut command = world.tenure(&["run", "x", "--ttl", "2s", "--", "sh", "-c", SLOW]);
     let child = command.env("TENURE_LOG", "trace").stdout(Stdio::null()).stderr(writer).spawn();
     let mut child = child.expect("the command starts");
     world.watch(child.id());

@@ -138,7 +138,7 @@ fn without_a_runtime_the_verbs_are_the_same() {
     assert_eq!(leases.get("b").and_then(|lease| lease.slot()), Some(0));
     assert!(both.try_acquire().expect("answers").is_none());
     assert!(mutex.try_acquire().expect("answers").is_none());
-    let error = both.acquire_within(Duration::from_millis(5)).map(drop).expect_err("it is held");
+    let error = both.acquire_within(Duration::from_millis(300)).map(drop).expect_err("it is held");
     assert_eq!(error.kind(), ErrorKind::Timeout);
     assert_eq!(leases.release().expect("answers"), ReleaseAnswer::Released);
     assert_eq!(both.run(|leases| leases.iter().count()).expect("done"), 2);
