@@ -3,6 +3,7 @@
 //! `commands/` has a file for each command. `commands/run.rs` is the main one: it acquires, and has the work done under the lease
 //! (`supervise.rs`). What the command does, the library can do too.
 
+mod allocator;
 mod arguments;
 mod clock;
 mod commands;
@@ -30,9 +31,8 @@ use exit::Outcome;
 use output::lines;
 use output::messages::Messages;
 
-/// That of glibc keeps what ten thousand requests of `tenure serve` had, long after they have gone (docs/adr/0059).
 #[global_allocator]
-static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+static ALLOCATOR: allocator::Allocator = allocator::Allocator;
 
 /// How long the end of the command waits for a reader of stderr.
 const FLUSH_MAX: Duration = Duration::from_secs(2);

@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use pollster::block_on;
-use tenure_core::Tenure;
 use tenure_core::engine::Connect;
+use tenure_core::{Result, Tenure};
 
-use crate::crew::pause;
+use crate::crew::{assert_excused, pause};
 use crate::silence::answered;
 
 /// How long a message takes there, and as long back.
@@ -29,13 +29,21 @@ pub fn is_reached(connector: impl Fn() -> Connect) {
         let waiter = scope.spawn(|| drop(acquire(&other)));
         pause(TTL + TTL / 2);
         assert!(!held.is_lost(), "it is renewed");
-        block_on(held.release()).expect("it is released");
+        ends(block_on(held.release()));
         waiter.join().expect("it is handed over");
     });
     if client.queue_capability().is_some() {
         answered("a push", || block_on(async { client.queue("far").push(b"item").dedup("item").await }));
         let queue = other.queue("far");
         let delivery = answered("a take", || block_on(queue.next()));
-        block_on(delivery.ack()).expect("it is acknowledged");
+        ends(block_on(delivery.ack()));
+    }
+}
+
+/// Asserts that the end of a lease or a delivery was answered. It is asked for once, so on a busy machine the answer may come too late.
+#[track_caller]
+fn ends<T>(answer: Result<T>) {
+    if let Err(error) = answer {
+        assert_excused(&error);
     }
 }

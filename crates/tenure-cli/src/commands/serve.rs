@@ -11,6 +11,7 @@ use tenure_metrics::Address;
 use tenure_serve::{Control, Network, Options, Server, Tls};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
+use crate::allocator;
 use crate::connect::connect_server;
 use crate::counting::{HEADING, not_served, parse_address};
 use crate::duration::parse_duration;
@@ -164,6 +165,7 @@ pub(crate) fn serve(serve: Serve, engine: &str) -> Outcome {
     if let Some(Action::Token(token)) = &serve.action {
         return make_token(token);
     }
+    allocator::give_back();
     // Who does not read the log keeps nobody from being answered. This process forks no more.
     lines::write_in_background();
     raise_files();
