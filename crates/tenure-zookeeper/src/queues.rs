@@ -1,11 +1,11 @@
 //! Queues: their heads, their pages and their clock as nodes.
 //!
 //! ```text
-//! <chroot>/%queues/<name>                 the head: the model's, and which pages there are
-//! <chroot>/%queues/<name>/p<number>       a page of rows, which never changes: see `tenure_ordered`'s
-//! <chroot>/%queues/<name>/b<number>       a large payload
-//! <chroot>/%queue-calls/<client>          for which queue a client was called last; ephemeral
-//! <chroot>/%queue-calls/<client>-<number> room that a client keeps: see `reserve`; ephemeral
+//! <chroot>/%queues/<name>                           the head: the model's, and which pages there are
+//! <chroot>/%queues/<name>/p<number>                 a page of rows, which never changes: see `tenure_ordered`'s
+//! <chroot>/%queues/<name>/b<number>                 a large payload
+//! <chroot>/%queue-calls/<client>                    for which queue a client was called last; ephemeral
+//! <chroot>/%queue-calls/<client>-<session>-<number> room that a client keeps: see `reserve`; ephemeral
 //! ```
 //!
 //! No name of a resource is written with a `%` that two hexadecimal digits do not follow, and with a foreign layout such names
