@@ -69,7 +69,7 @@ fn a_wait_that_is_over_names_who_was_in_the_way_and_holds_nothing() {
         assert_eq!(at_once.kind(), ErrorKind::Timeout);
         let holder = at_once.busy().and_then(|busy| busy.holder.clone()).expect("a refusal names the holder");
         assert_eq!(holder.text(), "night run");
-        let later = refused(several.acquire_within(Duration::from_millis(30)).await);
+        let later = refused(several.acquire_within(Duration::from_millis(300)).await);
         assert!(later.kind() == ErrorKind::Timeout && later.to_string().contains("\"b\""), "{later}");
         for free in ["a", "c"] {
             // What was given back in the background comes free a moment later.
