@@ -27,14 +27,17 @@ use crate::listing::alert;
 /// Locks, leases and queues for programs, on the store you already run or on this machine alone.
 #[derive(Debug, Parser)]
 #[command(name = "tenure", version, after_help = format!("{ENVIRONMENT_HELP}\n\n{}", exit::HELP), max_term_width = 100)]
-pub(crate) struct Arguments {
+pub(crate) struct Line<C: Subcommand> {
     /// The engine that grants the locks: `local:`, `redis://host`, `postgres://host/db`, `etcd://host`, …
     #[arg(long, global = true, value_name = "URL", env = "TENURE_ENGINE", hide_env_values = true)]
     #[arg(long_help = ENGINE_HELP)]
     pub(crate) engine: Option<String>,
     #[command(subcommand)]
-    pub(crate) command: Command,
+    pub(crate) command: C,
 }
+
+/// A command line of any command.
+pub(crate) type Arguments = Line<Command>;
 
 const ENGINE_HELP: &str = "\
 The engine that grants the locks:
@@ -79,6 +82,23 @@ pub(crate) enum Command {
     Fence(Fence),
     Completions(Completions),
     Man(Man),
+}
+
+/// The command that starts most often, and is to start fast.
+#[derive(Debug, Subcommand)]
+enum RunAlone {
+    Run(Box<Run>),
+}
+
+/// Reads the command line of this process.
+pub(crate) fn read() -> Result<Arguments, clap::Error> {
+    // To put twenty commands together costs `tenure run` more than to read its own line. What is wrong is told, and help is shown, by all.
+    if std::env::args_os().nth(1).is_some_and(|word| word == "run")
+        && let Ok(Line { engine, command: RunAlone::Run(run) }) = Line::try_parse()
+    {
+        return Ok(Line { engine, command: Command::Run(run) });
+    }
+    Arguments::try_parse()
 }
 
 /// Returns whether a command line that cannot be parsed asks for its messages as JSON: a program reads them, also when a flag is

@@ -21,8 +21,8 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use arguments::{Arguments, Command};
+use clap::CommandFactory;
 use clap::error::ErrorKind;
-use clap::{CommandFactory, Parser};
 use commands::{
     cache, completions, doctor, elect, fence, metrics, queue, release, resize, run, serve, status, top, watch,
 };
@@ -38,7 +38,7 @@ static ALLOCATOR: allocator::Allocator = allocator::Allocator;
 const FLUSH_MAX: Duration = Duration::from_secs(2);
 
 fn main() -> ExitCode {
-    let arguments = match Arguments::try_parse() {
+    let arguments = match arguments::read() {
         Ok(arguments) => arguments,
         Err(error) if is_asked_for(error.kind()) => {
             // A reader that has gone away is not an error.
