@@ -71,23 +71,25 @@ mod tests {
 
     #[test]
     fn a_block_goes_back_to_the_allocator_that_it_is_of() {
-        let block = |size: usize| vec![b'x'; size];
         let sizes = [1, 100, 5_000, 300_000, 40_000_000];
-        let mut before = sizes.map(block);
+        // Every second one is asked for as zeros.
+        let blocks =
+            || -> Vec<Vec<u8>> { sizes.iter().flat_map(|&size| [vec![1; size], vec![0; size]]).collect() };
+        let mut before = blocks();
         assert!(before.iter_mut().all(|block| !is_of_mimalloc(block.as_mut_ptr())));
         give_back();
-        let mut after = sizes.map(block);
+        let mut after = blocks();
         assert!(after.iter_mut().all(|block| is_of_mimalloc(block.as_mut_ptr())));
         assert!(before.iter_mut().all(|block| !is_of_mimalloc(block.as_mut_ptr())));
         // Each grows, shrinks and ends where it was made, in another thread as well.
         let both = [before, after];
         let ended = std::thread::spawn(move || {
             for mut block in both.into_iter().flatten() {
-                let kept = block.len();
-                block.resize(3 * kept, b'y');
+                let (kept, filled_with) = (block.len(), block[0]);
+                block.resize(3 * kept, 2);
                 block.truncate(kept);
                 block.shrink_to_fit();
-                assert!(block.iter().all(|byte| *byte == b'x'));
+                assert!(block.iter().all(|byte| *byte == filled_with));
             }
         });
         ended.join().expect("no panic");

@@ -27,7 +27,7 @@ use crate::listing::alert;
 /// Locks, leases and queues for programs, on the store you already run or on this machine alone.
 #[derive(Debug, Parser)]
 #[command(name = "tenure", version, after_help = format!("{ENVIRONMENT_HELP}\n\n{}", exit::HELP), max_term_width = 100)]
-pub(crate) struct Line<C: Subcommand> {
+pub(crate) struct CommandLine<C: Subcommand> {
     /// The engine that grants the locks: `local:`, `redis://host`, `postgres://host/db`, `etcd://host`, …
     #[arg(long, global = true, value_name = "URL", env = "TENURE_ENGINE", hide_env_values = true)]
     #[arg(long_help = ENGINE_HELP)]
@@ -37,7 +37,7 @@ pub(crate) struct Line<C: Subcommand> {
 }
 
 /// A command line of any command.
-pub(crate) type Arguments = Line<Command>;
+pub(crate) type Arguments = CommandLine<Command>;
 
 const ENGINE_HELP: &str = "\
 The engine that grants the locks:
@@ -92,11 +92,11 @@ enum RunAlone {
 
 /// Reads the command line of this process.
 pub(crate) fn read() -> Result<Arguments, clap::Error> {
-    // To put twenty commands together costs `tenure run` more than to read its own line. What is wrong is told, and help is shown, by all.
+    // To put all commands together costs `tenure run` more than to read its own line. What is wrong is told, and help is shown, by all of them.
     if std::env::args_os().nth(1).is_some_and(|word| word == "run")
-        && let Ok(Line { engine, command: RunAlone::Run(run) }) = Line::try_parse()
+        && let Ok(CommandLine { engine, command: RunAlone::Run(run) }) = CommandLine::try_parse()
     {
-        return Ok(Line { engine, command: Command::Run(run) });
+        return Ok(CommandLine { engine, command: Command::Run(run) });
     }
     Arguments::try_parse()
 }
@@ -206,6 +206,7 @@ mod tests {
     #[test]
     fn the_flags_are_consistent() {
         Arguments::command().debug_assert();
+        CommandLine::<RunAlone>::command().debug_assert();
     }
 
     #[test]

@@ -72,6 +72,29 @@ fn on_redis_what_a_killed_server_granted_is_renewed_by_the_next_one() {
 }
 
 #[test]
+fn a_server_alone_has_the_allocator_that_gives_memory_back() {
+    // It begins with a mapping of a gibibyte that is of no file.
+    let has_arena = |maps: &str| {
+        maps.lines().any(|line| {
+            let mut fields = line.split_whitespace();
+            let (from, to) = fields.next().and_then(|range| range.split_once('-')).expect("a range");
+            let address = |text| u64::from_str_radix(text, 16).expect("an address");
+            address(to) - address(from) >= 1 << 30 && fields.nth(3) == Some("0")
+        })
+    };
+    let world = World::new();
+    let server = serve(&world, "socket");
+    let maps = std::fs::read_to_string(format!("/proc/{}/maps", server.id())).expect("its mappings");
+    assert!(has_arena(&maps), "{maps}");
+    // The parent of the program is the keeper, which has what the command had when it was forked.
+    let maps = world.run(&["x"], "cat /proc/$PPID/maps");
+    let maps = String::from_utf8(maps.stdout).expect("text");
+    assert!(maps.contains("tenure") && !has_arena(&maps), "{maps}");
+    signal(server.id(), Signal::TERM);
+    finish(server);
+}
+
+#[test]
 fn a_second_signal_ends_a_server_at_once() {
     let world = World::new();
     let server = serve(&world, "socket");

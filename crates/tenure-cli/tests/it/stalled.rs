@@ -112,13 +112,13 @@ fn a_reader_of_the_output_that_stalls_does_not_cost_a_loader_its_lease() {
     let world = World::new();
     let (reader, writer) = full_pipe();
     let script = "head -c 400000 /dev/zero; echo ended >> log";
-    let mut command = world.tenure(&["cache", "k", "--lease", "600ms", "--", "sh", "-c", script]);
+    let mut command = world.tenure(&["cache", "k", "--lease", "2s", "--", "sh", "-c", script]);
     let child = command.stdout(writer).stderr(Stdio::piped()).spawn().expect("the command starts");
     world.watch(child.id());
     wait_for("a token", || world.status()[0]["holds"][0]["token"].as_u64());
     let token = world.token();
     // Longer than the lease.
-    assert_eq!(code(&world.run(&["y"], "sleep 1.2")), 0);
+    assert_eq!(code(&world.run(&["y"], "sleep 3")), 0);
     assert_eq!(world.token(), token, "it is held still");
     let drain = std::thread::spawn(move || {
         std::io::copy(&mut fs::File::from(reader), &mut std::io::sink()).expect("its output")

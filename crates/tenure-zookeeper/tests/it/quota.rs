@@ -173,6 +173,7 @@ fn a_renewal_that_is_cut_off_leaves_room_for_the_next() {
     let room_since = |before| {
         wait_for("room that is made again", || limited.room_made_by().filter(|made_by| *made_by > before))
     };
+    // So long is the answer under way, which is then held back. One that was quicker was not cut off, and the next renewal shows as much.
     proxy.delay(Duration::from_millis(140));
     let made_again_by = room_since(kept_by);
     proxy.pause();
