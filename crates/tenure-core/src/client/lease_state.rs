@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use tokio::sync::Notify;
+use event_listener::{Event, listener};
 
 use crate::clock::Instant;
 use crate::model::claim::{ClaimId, Name, Terms};
@@ -21,8 +21,11 @@ pub(crate) struct LeaseState {
     token: AtomicU64,
     slot: AtomicU32,
     deadline: AtomicU64,
-    ended: Notify,
+    ended: Event,
 }
+
+// A million leases are a million of these.
+const _: () = assert!(size_of::<LeaseState>() <= 80);
 
 impl LeaseState {
     pub(crate) fn new(resource: Name, claim: ClaimId, terms: Arc<Terms>) -> LeaseState {
@@ -33,7 +36,7 @@ impl LeaseState {
             token: AtomicU64::new(0),
             slot: AtomicU32::new(NO_SLOT),
             deadline: AtomicU64::new(OVER),
-            ended: Notify::new(),
+            ended: Event::new(),
         }
     }
 
@@ -116,13 +119,13 @@ impl LeaseState {
 
     /// Wakes the tasks that wait for the end.
     pub(crate) fn notify_ended(&self) {
-        self.ended.notify_waiters();
+        self.ended.notify(usize::MAX);
     }
 
     /// Waits until the lease is over and the ledger has noticed: at its deadline at the latest.
     pub(crate) async fn ended(&self) {
         loop {
-            let ended = self.ended.notified();
+            listener!(self.ended => ended);
             if self.deadline.load(Ordering::Acquire) & OVER != 0 {
                 return;
             }
