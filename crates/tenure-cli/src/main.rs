@@ -3,7 +3,6 @@
 //! `commands/` has a file for each command. `commands/run.rs` is the main one: it acquires, and has the work done under the lease
 //! (`supervise.rs`). What the command does, the library can do too.
 
-mod allocator;
 mod arguments;
 mod clock;
 mod commands;
@@ -31,8 +30,10 @@ use exit::Outcome;
 use output::lines;
 use output::messages::Messages;
 
+// That of musl has one lock for all threads.
+#[cfg(target_env = "musl")]
 #[global_allocator]
-static ALLOCATOR: allocator::Allocator = allocator::Allocator;
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 /// How long the end of the command waits for a reader of stderr.
 const FLUSH_MAX: Duration = Duration::from_secs(2);

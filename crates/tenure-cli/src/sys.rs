@@ -1,12 +1,12 @@
 //! The system calls that have no (sound) safe wrapper: `fork`, what is done between `fork` and `exec`, the numbers of groups and
-//! sessions, and the masking and reading of signals.
+//! sessions, the masking and reading of signals, and what gives memory back.
 //!
 //! Signals are blocked and read from a descriptor, so that nothing is ever done inside a signal handler. A signal
 //! that was ignored when the process started (`nohup`, a background job of a plain shell) stays ignored, here
 //! and in what is run. See `docs/adr/0009-keeper-process.md`.
 #![allow(
     unsafe_code,
-    reason = "fork, pre_exec, getpgrp, getpgid, getsid, raise, sigprocmask, sigaction, signalfd; see the ADR"
+    reason = "fork, pre_exec, getpgrp, getpgid, getsid, raise, sigprocmask, sigaction, signalfd, mallopt, malloc_trim; see the ADRs"
 )]
 
 use std::io;
@@ -46,6 +46,25 @@ pub(crate) fn fork() -> io::Result<Forked> {
             Some(child) if pid > 0 => Ok(Forked::Parent { child }),
             _ => Err(io::Error::last_os_error()),
         },
+    }
+}
+
+/// Has memory that is freed joined with what is free beside it. By default glibc leaves small blocks apart until somebody wants a large
+/// one, which each request does, and joins them all then.
+pub(crate) fn join_free_memory() {
+    #[cfg(target_env = "gnu")]
+    // SAFETY: a setting of the allocator, which it changes under its own lock.
+    unsafe {
+        libc::mallopt(libc::M_MXFAST, 0);
+    }
+}
+
+/// Gives free memory back to the system, wherever it lies. glibc does so by itself only at the end of an arena.
+pub(crate) fn give_memory_back() {
+    #[cfg(target_env = "gnu")]
+    // SAFETY: the allocator looks at its own memory, under its own locks.
+    unsafe {
+        libc::malloc_trim(0);
     }
 }
 

@@ -10,8 +10,8 @@ use tenure::Settings;
 use tenure_metrics::Address;
 use tenure_serve::{Control, Network, Options, Server, Tls};
 use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::time::MissedTickBehavior;
 
-use crate::allocator;
 use crate::connect::connect_server;
 use crate::counting::{HEADING, not_served, parse_address};
 use crate::duration::parse_duration;
@@ -19,7 +19,7 @@ use crate::exit::{self, Failure, Outcome, of_signal};
 use crate::output::data::write_data;
 use crate::output::lines;
 use crate::output::messages::Messages;
-use crate::traces;
+use crate::{sys, traces};
 
 const SERVE_HELP: &str = "\
 Offers the engine's locks over HTTP: a program in any language takes, renews and releases them, and the store keeps all that is true. \
@@ -49,6 +49,8 @@ const LOG: &str = "tenure::http=info,tenure::audit=warn,tenure_core=warn";
 const FILES_BESIDE: u64 = 500;
 /// The connections of a server that has as many files as it may use.
 const CONNECTIONS: u64 = 12_000;
+/// How often free memory goes back to the system.
+const GIVE_BACK_EVERY: Duration = Duration::from_secs(10);
 
 /// Offer the locks over HTTP, for programs in any language
 #[derive(Debug, Args)]
@@ -165,7 +167,7 @@ pub(crate) fn serve(serve: Serve, engine: &str) -> Outcome {
     if let Some(Action::Token(token)) = &serve.action {
         return make_token(token);
     }
-    allocator::give_back();
+    sys::join_free_memory();
     // Who does not read the log keeps nobody from being answered. This process forks no more.
     lines::write_in_background();
     raise_files();
@@ -182,8 +184,21 @@ pub(crate) fn serve(serve: Serve, engine: &str) -> Outcome {
         let server = Server::bind(tenure, serve.options())?;
         *shown.lock().unwrap_or_else(PoisonError::into_inner) = Some(server.control());
         Messages::TEXT.message(&format!("serving at {}", server.address()));
+        tokio::spawn(give_memory_back());
         run(server, signals).await
     })
+}
+
+/// Gives what requests have had back to the system when they have gone, for as long as the server runs. See
+/// `docs/adr/0059-serve-gives-memory-back.md`.
+async fn give_memory_back() {
+    let mut due = tokio::time::interval(GIVE_BACK_EVERY);
+    due.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        due.tick().await;
+        // It takes some 20 ms where there is much to give back, so it is not for a thread that answers.
+        drop(tokio::task::spawn_blocking(sys::give_memory_back).await);
+    }
 }
 
 /// The server whose page is shown, once there is one.
