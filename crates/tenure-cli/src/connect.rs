@@ -74,14 +74,20 @@ fn begin_log(default: Option<&str>) {
             None
         }
     });
-    let layer = tracing_subscriber::fmt::layer().with_writer(|| Log);
-    let layer = match is_json {
-        // The fields of an event stand beside its message.
-        true => layer.json().flatten_event(true).with_current_span(false).boxed(),
-        false => layer.boxed(),
-    };
-    let log = targets.map(|targets| layer.with_filter(targets));
-    // It fails only if there is a log already.
-    drop(tracing_subscriber::registry().with(log).with(traces::layer()).try_init());
+    let log = targets.map(|targets| {
+        let layer = tracing_subscriber::fmt::layer().with_writer(|| Log);
+        let layer = match is_json {
+            // The fields of an event stand beside its message.
+            true => layer.json().flatten_event(true).with_current_span(false).boxed(),
+            false => layer.boxed(),
+        };
+        layer.with_filter(targets)
+    });
+    let spans = traces::layer();
+    // Where nobody listens, nothing is put together for anybody.
+    if log.is_some() || spans.is_some() {
+        // It fails only if there is a log already.
+        drop(tracing_subscriber::registry().with(log).with(spans).try_init());
+    }
     traces::begin();
 }
