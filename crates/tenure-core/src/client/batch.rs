@@ -37,12 +37,6 @@ impl Following {
         if self.is_ordered { BEHIND_MIN } else { in_call.div_ceil(BESIDE_PART) }
     }
 
-    /// Whether a call may go out that could not while there was one request less.
-    fn is_news(self, waiting: usize) -> bool {
-        let may_follow = if self.is_ordered { waiting == BEHIND_MIN } else { waiting.is_power_of_two() };
-        waiting == 1 || self.calls_max > 1 && may_follow
-    }
-
     /// Whether what is in a call says nothing about the order in which the store comes to it.
     pub(crate) fn is_side_by_side(self) -> bool {
         self.calls_max > 1 && !self.is_ordered
@@ -83,13 +77,19 @@ impl Lane {
     }
 }
 
+/// What waits for one shard, and how many requests are in each call that is under way to it.
+struct Line<R> {
+    waiting: VecDeque<R>,
+    calls: Vec<usize>,
+}
+
 /// What waits in a lane: a line for each shard.
 ///
 /// Which shard a request is for may change while it waits. Then it goes over to the line of the new one, in its order, before
 /// anything else is sent.
 pub(crate) struct Lines<R> {
     following: Following,
-    lines: Vec<VecDeque<R>>,
+    lines: Vec<Line<R>>,
     is_news: bool,
 }
 
@@ -98,19 +98,25 @@ impl<R> Lines<R> {
         Lines { following, lines: Vec::new(), is_news: false }
     }
 
+    /// It is news if a call may go out that could not while there was one request less. While as many are under way as may be, the end of
+    /// one of them is what is waited for: to wake the client's thread before would cost each batch a switch of threads for nothing.
     pub(crate) fn push(&mut self, shard: Shard, request: R) {
         if self.lines.len() <= shard.index() {
-            self.lines.resize_with(shard.index() + 1, VecDeque::new);
+            self.lines
+                .resize_with(shard.index() + 1, || Line { waiting: VecDeque::new(), calls: Vec::new() });
         }
-        let line = &mut self.lines[shard.index()];
-        line.push_back(request);
-        self.is_news |= self.following.is_news(line.len());
+        let could_call = self.may_call(shard);
+        let waiting = &mut self.lines[shard.index()].waiting;
+        waiting.push_back(request);
+        // What waits may be about what is in a call that is executed beside, and this may not.
+        let is_apart = self.following.is_side_by_side() && waiting.len().is_power_of_two();
+        self.is_news |= (!could_call || is_apart) && self.may_call(shard);
     }
 
     /// Takes the first of a line. What is for another shard by now goes to the end of that line, and what is for none is dropped.
     pub(crate) fn pop(&mut self, shard: Shard, shard_of: &impl Fn(&R) -> Option<Shard>) -> Option<R> {
         loop {
-            let request = self.lines.get_mut(shard.index())?.pop_front()?;
+            let request = self.lines.get_mut(shard.index())?.waiting.pop_front()?;
             match shard_of(&request) {
                 Some(is_for) if is_for == shard => return Some(request),
                 Some(is_for) => self.push(is_for, request),
@@ -132,8 +138,8 @@ impl<R> Lines<R> {
     /// Puts back what was taken from the front of a line.
     pub(crate) fn put_back(&mut self, shard: Shard, mut taken: VecDeque<R>) {
         if let Some(line) = self.lines.get_mut(shard.index()) {
-            taken.append(line);
-            *line = taken;
+            taken.append(&mut line.waiting);
+            line.waiting = taken;
         }
     }
 
@@ -148,16 +154,34 @@ impl<R> Lines<R> {
         self.is_news = false;
         for shard in (0..self.lines.len()).map(|at| Shard(at as u16)) {
             if let Some(first) = self.pop(shard, shard_of) {
-                self.lines[shard.index()].push_front(first);
+                self.lines[shard.index()].waiting.push_front(first);
                 listed.push((lane, shard));
             }
         }
     }
 
-    /// Whether a call may go out to a shard while so many are under way, the largest of them of `in_call` requests.
-    pub(crate) fn may_follow(&self, under_way: usize, in_call: usize, shard: Shard) -> bool {
-        under_way < self.following.calls_max
-            && self.lines.get(shard.index()).is_some_and(|line| line.len() >= self.following.least(in_call))
+    /// Whether there is something for a call to a shard, beside those that are under way.
+    pub(crate) fn may_call(&self, shard: Shard) -> bool {
+        self.lines.get(shard.index()).is_some_and(|Line { waiting, calls }| {
+            let least = calls.iter().max().map_or(1, |in_call| self.following.least(*in_call));
+            calls.len() < self.following.calls_max && waiting.len() >= least
+        })
+    }
+
+    /// Notes that a call of so many requests is under way to a shard.
+    pub(crate) fn begin_call(&mut self, shard: Shard, count: usize) {
+        if let Some(line) = self.lines.get_mut(shard.index()) {
+            line.calls.push(count);
+        }
+    }
+
+    /// Notes that it is over. Then the lines are to be listed: what came meanwhile was no news.
+    pub(crate) fn end_call(&mut self, shard: Shard, count: usize) {
+        if let Some(Line { calls, .. }) = self.lines.get_mut(shard.index())
+            && let Some(at) = calls.iter().position(|in_call| *in_call == count)
+        {
+            calls.swap_remove(at);
+        }
     }
 
     /// Returns whether something waits since this or [`Lines::list`] was asked, for which a call may go out.

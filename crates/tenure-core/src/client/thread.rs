@@ -135,9 +135,10 @@ impl Loop {
         let is_more = shared.with_ledger(|ledger, now| ledger.on_due(now));
         let lines = shared.ledger().lines();
         for (lane, shard) in lines {
-            while self.may_call(lane, shard)
+            while shared.ledger().may_call(lane, shard)
                 && let Some(call) = start_call(&shared, lane, shard, now)
             {
+                shared.ledger().begin_call(lane, shard, call.count);
                 self.calls.push(call);
             }
         }
@@ -148,19 +149,18 @@ impl Loop {
         self.calls.iter().map(|call| call.times_out_at).fold(shared.note_sleep(), Instant::min)
     }
 
-    /// Whether a call may go out in a lane to a shard, if there is anything to send.
-    fn may_call(&self, lane: Lane, shard: Shard) -> bool {
-        let in_line = self.calls.iter().filter(|call| (call.lane, call.shard) == (lane, shard));
-        let (under_way, in_call) =
-            in_line.fold((0, 0), |(under_way, in_call), call| (under_way + 1, call.count.max(in_call)));
-        under_way == 0 || self.shared.ledger().may_follow((under_way, in_call), lane, shard)
-    }
-
     /// Ready if the engine has news, or if there may be something to do.
     fn poll_news(&mut self, cx: &mut Context<'_>, next: Instant) -> Poll<Option<Wake>> {
-        let before = self.calls.len();
-        self.calls.retain_mut(|call| call.poll(cx).is_pending());
-        if self.calls.len() < before {
+        let mut are_over = false;
+        self.calls.retain_mut(|call| {
+            let is_over = call.poll(cx).is_ready();
+            if is_over {
+                self.shared.ledger().end_call(call.lane, call.shard, call.count);
+            }
+            are_over |= is_over;
+            !is_over
+        });
+        if are_over {
             return Poll::Ready(None);
         }
         if let Some(wakes) = &mut self.wakes {

@@ -106,12 +106,30 @@ impl Ledger {
         listed
     }
 
-    /// Whether a call may go out in a line while so many are under way, the largest of them of `in_call` requests.
-    pub(crate) fn may_follow(&self, (under_way, in_call): (usize, usize), lane: Lane, shard: Shard) -> bool {
+    /// Whether there is something for a call in a line, beside those that are under way.
+    pub(crate) fn may_call(&self, lane: Lane, shard: Shard) -> bool {
         match lane {
-            Lane::Settlements => self.lanes.settlements.may_follow(under_way, in_call, shard),
-            Lane::Pushes => self.lanes.pushes.may_follow(under_way, in_call, shard),
-            of_entry => self.lanes.of_entries[of_entry as usize].may_follow(under_way, in_call, shard),
+            Lane::Settlements => self.lanes.settlements.may_call(shard),
+            Lane::Pushes => self.lanes.pushes.may_call(shard),
+            of_entry => self.lanes.of_entries[of_entry as usize].may_call(shard),
+        }
+    }
+
+    /// Notes that a call of so many requests is under way in a line.
+    pub(crate) fn begin_call(&mut self, lane: Lane, shard: Shard, count: usize) {
+        match lane {
+            Lane::Settlements => self.lanes.settlements.begin_call(shard, count),
+            Lane::Pushes => self.lanes.pushes.begin_call(shard, count),
+            of_entry => self.lanes.of_entries[of_entry as usize].begin_call(shard, count),
+        }
+    }
+
+    /// Notes that it is over. Then the lines are to be listed: what came meanwhile was no news.
+    pub(crate) fn end_call(&mut self, lane: Lane, shard: Shard, count: usize) {
+        match lane {
+            Lane::Settlements => self.lanes.settlements.end_call(shard, count),
+            Lane::Pushes => self.lanes.pushes.end_call(shard, count),
+            of_entry => self.lanes.of_entries[of_entry as usize].end_call(shard, count),
         }
     }
 

@@ -12,9 +12,9 @@ use crate::client::batch::{Following, Lane};
 use crate::client::lease_state::LeaseState;
 use crate::client::queue_requests::Pushing;
 use crate::clock::{Instant, Timestamp};
-use crate::engine::queue::Push;
+use crate::engine::queue::{Push, Pushed};
 use crate::engine::{ClaimAnswer, Incarnation, ReleaseAnswer, RenewAnswer, Shard, Wake};
-use crate::error::{Error, ErrorKind, LossReason};
+use crate::error::{Error, ErrorKind, LossReason, Result};
 use crate::model::claim::{Busy, ClaimId, ClientId, Grant, Label, Name, Terms, Waiting};
 use crate::model::token::Token;
 
@@ -279,13 +279,16 @@ fn claims_of_one_resource_are_in_one_of_the_calls_side_by_side() {
         let (_, claims) = ledger.take_claims(at, Shard(0), most, most);
         claims.iter().map(|claim| claim.resource.as_str().to_owned()).collect::<Vec<_>>()
     };
+    let may_call_beside = |ledger: &mut Ledger, calls: &[usize]| {
+        calls.iter().for_each(|count| ledger.begin_call(Lane::Claims, Shard(0), *count));
+        let may_call = ledger.may_call(Lane::Claims, Shard(0));
+        calls.iter().for_each(|count| ledger.end_call(Lane::Claims, Shard(0), *count));
+        may_call
+    };
     assert_eq!(names(&mut ledger, 1), ["a"]);
-    assert!(ledger.may_follow((1, 4), Lane::Claims, Shard(0)));
-    assert!(!ledger.may_follow((2, 4), Lane::Claims, Shard(0)), "two are under way");
-    assert!(
-        !ledger.may_follow((1, 64), Lane::Claims, Shard(0)),
-        "it would carry much less than the call beside it"
-    );
+    assert!(may_call_beside(&mut ledger, &[4]));
+    assert!(!may_call_beside(&mut ledger, &[4, 1]), "two are under way");
+    assert!(!may_call_beside(&mut ledger, &[64]), "it would carry much less than the call beside it");
     assert_eq!(names(&mut ledger, 8), ["b"], "the others would overtake, or be overtaken");
     assert_eq!(names(&mut ledger, 8), [""; 0]);
     ledger.end_claiming(&[a]);
@@ -698,23 +701,46 @@ fn only_a_decision_about_the_only_copy_of_a_claim_is_a_refusal() {
     }
 }
 
+fn pushing() -> (Pushing, oneshot::Receiver<Result<Pushed>>) {
+    let (waiter, answer) = oneshot::channel();
+    let queue = Name::new("q").expect("a good name");
+    let push = Push {
+        queue,
+        payload: Arc::from(*b"work"),
+        group: None,
+        delay: Duration::ZERO,
+        dedup: None,
+        context: None,
+    };
+    (Pushing { push, waiter }, answer)
+}
+
+#[test]
+fn the_thread_is_not_woken_for_what_only_the_end_of_a_call_lets_it_send() {
+    let mut ledger = ledger();
+    let line = [(Lane::Pushes, Shard(0))];
+    ledger.enqueue_push(pushing().0);
+    assert!(ledger.take_news() && ledger.lines() == line);
+    let count = ledger.take_pushes(Shard(0), 8).len();
+    ledger.begin_call(Lane::Pushes, Shard(0), count);
+    for _ in 0..3 {
+        ledger.enqueue_push(pushing().0);
+        assert!(!ledger.take_news() && !ledger.may_call(Lane::Pushes, Shard(0)), "one is under way");
+    }
+    ledger.end_call(Lane::Pushes, Shard(0), count);
+    assert!(
+        ledger.may_call(Lane::Pushes, Shard(0)) && ledger.lines() == line,
+        "the thread looks by itself then"
+    );
+    assert_eq!(ledger.take_pushes(Shard(0), 8).len(), 3);
+    ledger.enqueue_push(pushing().0);
+    assert!(ledger.take_news(), "none is under way any more");
+}
+
 #[test]
 fn a_push_does_not_outlive_the_thread_that_would_send_it() {
     let mut ledger = ledger();
     let at = Instant::default() + Duration::from_secs(3600);
-    let pushing = || {
-        let (waiter, answer) = oneshot::channel();
-        let queue = Name::new("q").expect("a good name");
-        let push = Push {
-            queue,
-            payload: Arc::from(*b"work"),
-            group: None,
-            delay: Duration::ZERO,
-            dedup: None,
-            context: None,
-        };
-        (Pushing { push, waiter }, answer)
-    };
     let (waiting, mut answer) = pushing();
     assert!(ledger.enqueue_push(waiting).is_none());
     assert!(ledger.take_news() && ledger.lines() == [(Lane::Pushes, Shard(0))]);
