@@ -1,9 +1,9 @@
 //! What a lease shares between its user and the ledger: readable without a lock.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+use std::sync::{Arc, OnceLock};
 
-use event_listener::{Event, listener};
+use tokio::sync::Notify;
 
 use crate::clock::Instant;
 use crate::model::claim::{ClaimId, Name, Terms};
@@ -21,11 +21,12 @@ pub(crate) struct LeaseState {
     token: AtomicU64,
     slot: AtomicU32,
     deadline: AtomicU64,
-    ended: Event,
+    /// Made by the first task that waits for the end: most leases have none.
+    ended: OnceLock<Box<Notify>>,
 }
 
 // A million leases are a million of these.
-const _: () = assert!(size_of::<LeaseState>() <= 80);
+const _: () = assert!(size_of::<LeaseState>() <= 88);
 
 impl LeaseState {
     pub(crate) fn new(resource: Name, claim: ClaimId, terms: Arc<Terms>) -> LeaseState {
@@ -36,7 +37,7 @@ impl LeaseState {
             token: AtomicU64::new(0),
             slot: AtomicU32::new(NO_SLOT),
             deadline: AtomicU64::new(OVER),
-            ended: Event::new(),
+            ended: OnceLock::new(),
         }
     }
 
@@ -119,17 +120,68 @@ impl LeaseState {
 
     /// Wakes the tasks that wait for the end.
     pub(crate) fn notify_ended(&self) {
-        self.ended.notify(usize::MAX);
+        // Either this sees whom a task has made, or that task sees that the lease is over.
+        fence(Ordering::SeqCst);
+        if let Some(ended) = self.ended.get() {
+            ended.notify_waiters();
+        }
     }
 
     /// Waits until the lease is over and the ledger has noticed: at its deadline at the latest.
     pub(crate) async fn ended(&self) {
         loop {
-            listener!(self.ended => ended);
+            let ended = self.ended.get_or_init(Box::default).notified();
+            fence(Ordering::SeqCst);
             if self.deadline.load(Ordering::Acquire) & OVER != 0 {
                 return;
             }
             ended.await;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::pin::Pin;
+    use std::sync::{Mutex, mpsc};
+    use std::task::{Context, Wake};
+    use std::time::Duration;
+
+    use super::*;
+    use crate::model::claim::Label;
+
+    /// A task whose waker goes on with it at once, as some executors do.
+    struct GoesOn {
+        task: Mutex<Pin<Box<dyn Future<Output = ()> + Send>>>,
+        done: mpsc::Sender<()>,
+    }
+
+    impl Wake for GoesOn {
+        fn wake(self: Arc<Self>) {
+            let waker = self.clone().into();
+            let mut task = self.task.lock().expect("no panic");
+            if task.as_mut().poll(&mut Context::from_waker(&waker)).is_ready() {
+                self.done.send(()).expect("the test waits");
+            }
+        }
+    }
+
+    #[test]
+    fn a_waker_may_ask_again_about_the_end_that_it_is_woken_for() {
+        let terms = Arc::new(Terms::of_mutex(Label::new("here", 1, "test", "")));
+        let lease = LeaseState::new(Name::new("x").expect("a good name"), ClaimId::new(1), terms);
+        lease.grant(Token::new(1), None, Instant::NEVER);
+        let lease = Arc::new(lease);
+        let (done, is_done) = mpsc::channel();
+        let waits = lease.clone();
+        Arc::new(GoesOn { task: Mutex::new(Box::pin(async move { waits.ended().await })), done }).wake();
+        assert!(is_done.try_recv().is_err(), "it is held");
+        std::thread::spawn(move || {
+            lease.end();
+            lease.notify_ended();
+        });
+        is_done
+            .recv_timeout(Duration::from_secs(20))
+            .expect("nobody waits for a lock that its own thread has");
     }
 }

@@ -738,6 +738,31 @@ fn the_thread_is_not_woken_for_what_only_the_end_of_a_call_lets_it_send() {
 }
 
 #[test]
+fn the_thread_is_woken_for_what_may_go_out_beside_a_call() {
+    let woken_at = |following, calls: &[usize]| -> Vec<usize> {
+        let mut ledger = Ledger::new(Identity { following, ..identity() });
+        let at = Instant::default() + Duration::from_secs(3600);
+        ledger.submit(&now(at), request());
+        ledger.take_claims(at, Shard(0), 8, 8);
+        calls.iter().for_each(|count| ledger.begin_call(Lane::Claims, Shard(0), *count));
+        ledger.take_news();
+        let mut is_woken = |_: &usize| {
+            ledger.submit(&now(at), request());
+            ledger.take_news()
+        };
+        (1..=8).filter(|waiting| is_woken(waiting)).collect()
+    };
+    let (behind, beside) =
+        (Following { calls_max: 2, is_ordered: true }, Following { calls_max: 2, is_ordered: false });
+    assert_eq!(woken_at(behind, &[]), [1]);
+    assert_eq!(woken_at(behind, &[1]), [4], "a call behind another one carries so many");
+    assert_eq!(woken_at(behind, &[1, 4]), [], "two are under way");
+    // Those that waited may be about what is in the call, and those that come may not.
+    assert_eq!(woken_at(beside, &[8]), [2, 4, 8]);
+    assert_eq!(woken_at(beside, &[8, 2]), [], "two are under way");
+}
+
+#[test]
 fn a_push_does_not_outlive_the_thread_that_would_send_it() {
     let mut ledger = ledger();
     let at = Instant::default() + Duration::from_secs(3600);
